@@ -122,7 +122,10 @@ class HorizonWindow(Window):
             self._until_ps = min(at_ps, self._until_ps)
             self._is_past, self.jobs = True, len(self._starts_ps) - self.first_job
             if self.jobs <= 0:
-                raise CellFailed("no job arrives within the horizon; give a longer --horizon")
+                after = " after the burst" if self.first_job else ""
+                raise CellFailed(
+                    f"no job arrives{after} within the horizon; give a longer --horizon"
+                )
             self._judge()
             return False
         arrived = len(self._starts_ps)

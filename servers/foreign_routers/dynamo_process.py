@@ -127,8 +127,8 @@ class DynamoCluster(ServerProcess):
         )
 
     def _write_shared(self) -> None:
-        """Write what the processes read: a model, whose tokenizer and longest context alone
-        matter, and step times."""
+        """Write what the processes read: a model (only its tokenizer and longest context
+        matter), and step times."""
         profile = self.deployment.profile
         limits = {"max_position_embeddings": profile.max_model_len}
         config = {**TINY_CONFIG, **limits, "vocab_size": dynamo.VOCABULARY}

@@ -340,7 +340,7 @@ class ContractScenario:
                         f"{self._label}.rank returned {other} and {rank} when these turns began to "
                         f"wait, and {other_new} and {new} in another order after `{event}` at "
                         f"{now_s:g} s; engines keep the first ranks until wake_s, so let it return "
-                        "the time of the change, or now_s + 1 to rank again each second; if ranks "
+                        "the time of the change, or floor(now_s) + 1 for each second; if ranks "
                         "depend on other turns, set reranks = True"
                     )
             compared.append((rank, new))

@@ -1,7 +1,7 @@
 """Errors of virtual time against end-to-end measurements, by GPU and model.
 
-They are in `end-to-end.json`, which `make end-to-end` renews. No profile is fitted to these
-measurements. Errors are ratios.
+They are in `end-to-end.json`, which `make silicon` renews. Half of the measurements calibrate the
+CPU time of a turn (`servers.profiles.cpu_time`). Errors are ratios.
 """
 
 from __future__ import annotations

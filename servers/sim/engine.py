@@ -96,7 +96,9 @@ class Engine:
         before."""
         self.due_ps = 0
         self._ended_ps = self._known_ps = 0
-        """When the last batch ended, and when its last step began."""
+        """When the last batch ended, and until when the next one knows of arrivals: until the
+        last step began, if the next one was scheduled then. If a turn ended with it, until its
+        end, so that waiting turns do not take what is freed before turns that have arrived."""
 
     @property
     def trees(self) -> int:
@@ -322,6 +324,8 @@ class Engine:
                 decodes.join(sequence)
         if batch.chunks and len(done) > 1:
             done.sort(key=lambda sequence: sequence.admission)
+        if done:
+            self._known_ps = now_ps
         for sequence in done:
             del running.by_id[sequence.view.id]
             self.scheduler.finish(sequence)

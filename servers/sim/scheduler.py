@@ -9,9 +9,9 @@ the turn admitted last, unless `--long-prefill` limits what a step computes of e
 states and chunks end at block boundaries. Times are whole picoseconds.
 
 If a turn has to preempt itself, the turns admitted after it skip the step. `Policy.displaced`
-preempts before the step, as in the vLLM plug-in. Departures (docs/design/fidelity.md): each step is
-scheduled after the previous one ends, while vLLM's `AsyncScheduler` on a GPU schedules one step
-ahead; two turns that compute the same block share one copy.
+preempts before the step, as in the vLLM plug-in. Departures (docs/design/virtual-time.md): ended
+turns, expired pins and loads count one step earlier than with vLLM's `AsyncScheduler`, which
+schedules one step ahead; two turns that compute the same block share one copy.
 """
 
 from __future__ import annotations

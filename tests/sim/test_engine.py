@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
-from servers.policies.base import FREE, Costs, Pin, Policy, Request, Retention, pin
+from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.sim import Engine, Limits, Offload, Segment, Sequence, Submission
 from servers.sim.sequence import Phase
 from tests.lines import into
@@ -126,6 +126,24 @@ def test_a_turn_joins_the_step_after_the_one_that_was_scheduled_ahead(
     simulator.run()
     first_tokens_s = {s.view.program_id: (s.first_token_ps or 0) / S for s in ended}
     assert first_tokens_s == {"a": 1.0, "b": first_token_s}
+
+
+class ProgramsInOrder(Policy):
+    name = "programs in order"
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return (request.program_id,)
+
+
+def test_what_a_turn_frees_goes_to_the_first_of_those_that_wait_and_have_arrived() -> None:
+    simulator, ended, _ = engine(
+        ProgramsInOrder, limits=Limits(max_num_seqs=1), **SECOND_PER_STEP, schedules_ahead=True
+    )
+    simulator.submit(turn("b", 16, 5), 0)
+    simulator.submit(turn("c", 16, 1), 1 * S)
+    simulator.submit(turn("a", 16, 1), round(4.5 * S))
+    simulator.run()
+    assert [s.view.program_id for s in ended] == ["b", "a", "c"]
 
 
 def test_the_last_prompt_token_is_always_computed_even_if_all_blocks_hit() -> None:

@@ -137,7 +137,7 @@ def judge(points: Sequence[Point]) -> TargetVerdict:
 
 def headline(points: Sequence[Point], verdict: TargetVerdict) -> str:
     found = summary(points)
-    met = f"{len(verdict.checks) - len(verdict.missed)} of {len(verdict.checks)} targets met"
+    met = f"{sum(c.held is True for c in verdict.checks)} of {len(verdict.checks)} targets met"
     return (
         f"TTFT is off by {found.ttft.median:.1%} and TPOT by {found.tpot.median:.1%} at the median "
         f"of {counted(found.rows, 'measurement')}: {met}."

@@ -1,7 +1,7 @@
 """Replays end-to-end measurements in virtual time: a closed loop of clients, as benchmarks send it.
 
 In: rows of measurements. Out: a point for each, or the reason why there is none, and
-the errors that `servers.profiles.end_to_end` reads. Nothing is fitted to the measurements.
+the errors that `servers.profiles.end_to_end` reads.
 """
 
 from __future__ import annotations

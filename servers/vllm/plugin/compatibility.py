@@ -37,7 +37,7 @@ LINES = (
 """Lines of `schedule`, in this order: the victim is the running request with the largest (priority,
 arrival time); the head of the queue is read, gets its blocks under the configured rule of
 admission, and is removed from the queue."""
-POOL = ("touch", "free_blocks", "evict_blocks", "get_num_free_blocks")
+POOL = ("touch", "free_blocks", "evict_blocks", "get_num_free_blocks", "get_cached_block")
 NEEDED = {
     "request_id",
     "num_tokens",

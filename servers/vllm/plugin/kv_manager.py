@@ -155,7 +155,7 @@ class ReclaimingKVManager:
             blocks = self._manager.allocate_slots(request, num_new_tokens, **kwargs)
             if blocks is not None:
                 if not running:
-                    self.steps_that_fit = 0
+                    self.steps_that_fit, self.refusal = 0, None
                     self._on_admitted(request, kwargs)
                 return blocks
             if running:

@@ -126,7 +126,7 @@ class VirtualVllm(SteppedEngine):
     ) -> None:
         super().__init__(profile, limits, on_end)
         self._ended_ps = self._known_ps = 0
-        """When the last step ended, and when it began."""
+        """As in `servers.sim.Engine`."""
         self.vllm = headless_scheduler(
             VirtualScheduler,
             kv_blocks=profile.kv_blocks,
@@ -290,7 +290,9 @@ class VirtualVllm(SteppedEngine):
             if sequence.finished_ps is None:
                 sequence.enter(Phase.DECODE, self.now_ps)
                 self._decoding.add(key)
-        if steady and not self._ended and self._strides and not self.vllm.may_displace():
+        if self._ended:
+            self._known_ps = self.now_ps
+        elif steady and self._strides and not self.vllm.may_displace():
             self._stride(step_ps)
         self._report_ended()
 
