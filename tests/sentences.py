@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 def mentions(text: str | Iterable[str], *values: str) -> bool:
     """Return whether `text`, or one of several texts, has the names, numbers and options `values`
-    in this order, each as whole words: 0.2 is not in 0.25."""
+    in this order, each as whole words: 0.2 is in neither 0.25 nor -0.2, fcfs not in fcfs-tuned."""
     pattern = re.compile(".*".join(map(_whole, values)), re.DOTALL)
     return any(pattern.search(each) for each in ([text] if isinstance(text, str) else text))
 
@@ -19,5 +19,6 @@ def each_mentions(texts: Sequence[str], *values: str) -> bool:
 
 
 def _whole(value: str) -> str:
-    end = r"(?!\w|[.,]\d)" if value[-1].isalnum() else ""
-    return rf"(?<!\w)(?<!\d[.,]){re.escape(value)}{end}"
+    sign = "(?<![-\N{MINUS SIGN}+])" if value[0].isdigit() else ""
+    end = r"(?![\w+@(]|-\w|[.,]\d)" if value[-1].isalnum() else ""
+    return rf"(?<!\w)(?<!\d[.,]){sign}{re.escape(value)}{end}"

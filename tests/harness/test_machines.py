@@ -133,7 +133,7 @@ def test_the_overview_has_the_number_of_gpus_and_names_analytic_step_times() -> 
     assert "\n2 x h100: " in out
     assert {row["gpus"] for row in read("all/cells.json")} == {2}
     for text in (page, out):
-        assert mentions(text, "2 x l4", "operator-table profiles")
+        assert mentions(text, "analytic", "for 2 x l4", "from operator-table profiles")
     alike = run("sweep", *LOAD, "--hardware", "h100,b200", "--out", "alike")
     assert "analytic" not in alike
 

@@ -55,7 +55,7 @@ def test_the_page_shows_how_programs_ended(tmp_path: Path) -> None:
     page = write_report(run).path.read_text()
     assert "1 Submitted, 1 LimitsExceeded" in page
     assert "not evaluated" in page
-    assert mentions(page, "mini-swe-agent 2.4.6", "no sandbox")
+    assert mentions(page, "mini-swe-agent 2.4.6, answers from the model, no sandbox")
 
 
 def test_the_pass_rate_is_the_share_of_tasks_that_swe_bench_resolved(tmp_path: Path) -> None:

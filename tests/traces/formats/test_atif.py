@@ -145,7 +145,9 @@ def test_trajectories_in_other_files_are_reported() -> None:
     _, repairs = read(
         trajectory(agent(2, 100, 20, observation=refers), continued_trajectory_ref="y.json")
     )
-    assert each_mentions(repairs, "continues in another file", "sub-agent in another file")
+    continued, spawned = repairs
+    assert mentions(continued, "continues in another file", "separate program")
+    assert mentions(spawned, "sub-agent in another file", "separate program")
 
 
 def test_a_continuation_has_an_id_of_its_own() -> None:

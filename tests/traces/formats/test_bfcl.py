@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import TraceRejected
-from tests.sentences import each_mentions
+from tests.sentences import each_mentions, mentions
 from tests.traces import span_samples
 from tests.traces.sample import Sample, json_lines
 from traces import Program, Provenance
@@ -57,7 +57,9 @@ def test_gaps_are_drawn_when_asked_and_the_next_user_message_follows_at_once() -
     (program,), repairs = read(TWO_TURNS)
     assert [turn.tool_gap_s for turn in program.turns[:-1]] == [2, 0]
     assert {turn.gap_provenance for turn in program.turns[:-1]} == {Provenance.SYNTHESISED}
-    assert each_mentions(repairs, "a tool time", "a pause before the next message")
+    drawn, pause = repairs
+    assert mentions(drawn, "a tool time", "synthesised")
+    assert mentions(pause, "a pause before the next message", "0 s", "synthesised")
 
 
 def test_gaps_are_never_silently_zero() -> None:

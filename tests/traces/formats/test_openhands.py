@@ -212,8 +212,9 @@ def test_a_truncated_event_is_left_out_and_reported(tmp_path: Path) -> None:
     truncated = folder(tmp_path) / "events/event-00003-x.json"
     truncated.write_bytes(truncated.read_bytes()[:20])
     loaded = read_traces(tmp_path)
-    reasons = [note.reason for note in loaded.repairs]
-    assert each_mentions(reasons, "event that is not an object", "observation without a time")
+    broken, untimed = (note.reason for note in loaded.repairs)
+    assert mentions(broken, "event that is not an object", "left out")
+    assert mentions(untimed, "observation without a time", "tool gap set to 0")
 
 
 def row(id: str, *tokens: int) -> dict[str, Any]:

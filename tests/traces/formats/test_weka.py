@@ -191,7 +191,7 @@ def test_invalid_values_are_repaired_and_reported() -> None:
         "0 output tokens: set to 1",
         "0 prompt tokens: left out",
         "t = None: put after",
-        "without hash_ids",
+        "without hash_ids: assumed to extend the previous one",
     )
 
 
