@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from servers.basics.checkout import make_or
 from servers.basics.errors import NotInstalled, Unavailable
 from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
 
@@ -27,12 +28,6 @@ SERVER, SCHEDULER = ".venv-sglang", ".venv-sglang-scheduler"
 REMEDY = (
     "on a machine with a GPU, get it with: python3 -m venv .venv-sglang && "
     f".venv-sglang/bin/pip install sglang (or set {VARIABLE} to the Python of an environment)"
-)
-
-
-SCHEDULER_REMEDY = (
-    "get its scheduler with make sglang in a checkout of Turnstile (once; 3 GB), or all of SGLang "
-    f"with: python3 -m venv .venv-sglang && .venv-sglang/bin/pip install sglang (or set {VARIABLE})"
 )
 
 
@@ -53,7 +48,12 @@ def find_sglang() -> SglangInstallation:
 def find_scheduler() -> SglangInstallation:
     """Return the first installation that has SGLang's scheduler. Raises Unavailable, with the
     command to install it."""
-    return _first((SERVER, SCHEDULER), SCHEDULER_REMEDY)
+    return _first((SERVER, SCHEDULER), _scheduler_remedy())
+
+
+def _scheduler_remedy() -> str:
+    by_pip = "python3 -m venv .venv-sglang && .venv-sglang/bin/pip install sglang"
+    return f"get it with: {make_or('sglang', by_pip)} (or set {VARIABLE})"
 
 
 def _first(environments: tuple[str, ...], remedy: str) -> SglangInstallation:

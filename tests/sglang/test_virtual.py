@@ -45,5 +45,5 @@ def test_a_missing_sglang_is_refused_with_the_commands_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
-    with pytest.raises(NotInstalled, match="has no SGLang; get its scheduler with make sglang"):
+    with pytest.raises(NotInstalled, match="has no SGLang; get it with: make sglang"):
         resolve_engine(SweepSettings(policies="fcfs", machine=Machine(engine="sglang-virtual")))

@@ -9,7 +9,6 @@ SGLang is imported once.
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from functools import partial
@@ -25,8 +24,6 @@ from servers.sim import Limits
 from servers.variants import Variant, make_policy
 
 END_OF_INPUT = 3
-ENGINE = "servers.sglang.virtual_time.engine"
-USED_BY_CELLS = (ENGINE, "sglang.srt.models.registry", "sglang.srt.dllm.algorithm")
 
 
 def declare_operators() -> torch.library.Library:
@@ -40,8 +37,17 @@ def declare_operators() -> torch.library.Library:
 
 
 def engine(variant: Variant, profile: Profile, limits: Limits) -> partial[Any]:
-    virtual = importlib.import_module(ENGINE).VirtualSglang
-    return partial(virtual, make_policy(variant, UNKNOWN_COSTS), profile, limits)
+    from servers.sglang.virtual_time.engine import VirtualSglang
+
+    return partial(VirtualSglang, make_policy(variant, UNKNOWN_COSTS), profile, limits)
+
+
+def import_engine() -> None:
+    """Import what cells use, once for all forks."""
+    import sglang.srt.dllm.algorithm
+    import sglang.srt.models.registry  # noqa: F401
+
+    import servers.sglang.virtual_time.engine  # noqa: F401
 
 
 def run_next_cell(send: Send) -> int:
@@ -56,8 +62,7 @@ def run_next_cell(send: Send) -> int:
 def main() -> int:
     send = client_stream()
     _operators = declare_operators()
-    for module in USED_BY_CELLS:
-        importlib.import_module(module)
+    import_engine()
     gc.freeze()  # forks then do not look through what was imported
     send({"ready": True})
     while True:
