@@ -58,10 +58,12 @@ class Cell:
         self.ended[name] = turn
         self.then.pop(name, lambda: None)()
 
-    def submit(self, program: str, at_ms: int, prompt: int, output: int) -> None:
+    def submit(
+        self, program: str, at_ms: int, prompt: int, output: int, is_last: bool | None = None
+    ) -> None:
         segment = self.segments.setdefault(program, Segment(0))
         path = ((segment, (prompt + output) // 16),)
-        self.engine.submit(Submission(program, path, prompt, output, None), at_ms * MS)
+        self.engine.submit(Submission(program, path, prompt, output, is_last), at_ms * MS)
 
     def finished_ms(self) -> dict[str, float]:
         return {name: (turn.finished_ps or 0) / MS for name, turn in self.ended.items()}
@@ -99,6 +101,21 @@ def test_the_next_turn_hits_what_the_radix_cache_kept(process: EngineProcess) ->
     cell.engine.run()
     assert cell.ended["a"].hits == [["device", 63]]
     assert cell.finished_ms() == {"a": 1010}
+
+
+@pytest.mark.parametrize(("scheduler", "hit"), [("fcfs", 0), ("fcfs(sessions=true)", 96)])
+def test_with_sessions_the_kv_of_a_finished_program_is_evicted_before_that_of_an_open_one(
+    process: EngineProcess, scheduler: str, hit: int
+) -> None:
+    """The prompt of `large` needs 250 tokens, of which 400 - 2 * 96 = 208 are free. Without
+    sessions the KV of `open` goes, which was used least recently."""
+    cell = Cell(process, scheduler)
+    cell.submit("open", 0, 96, 1)
+    cell.submit("finished", 100, 96, 1, is_last=True)
+    cell.submit("large", 200, 250, 1)
+    cell.then["large"] = lambda: cell.submit("open", 300, 112, 1)
+    cell.engine.run()
+    assert cell.ended["open"].hits == [["device", hit]]
 
 
 def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(process: EngineProcess) -> None:
