@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from harness.engines.base import resolve_engine
@@ -127,6 +128,23 @@ def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(process: EngineP
     cell.engine.run()
     assert cell.ended["b"].first_token_ps == 60 * MS
     assert cell.finished_ms() == {"a": 140, "b": 70}
+
+
+def test_a_cell_listens_on_loopback_only(process: EngineProcess) -> None:
+    cell = Cell(process, "fcfs")
+    addresses: list[str] = []
+
+    def look() -> None:
+        for child in psutil.Process().children(recursive=True):
+            connections = child.net_connections()
+            addresses.extend(
+                each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN
+            )
+
+    cell.then["a"] = look
+    cell.submit("a", 0, 16, 1)
+    cell.engine.run()
+    assert set(addresses) <= {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(("scheduler", "order"), [("fcfs", ["new", "a"]), ("lpm", ["a", "new"])])
