@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from harness.engines.base import resolve_engine
@@ -58,10 +59,12 @@ class Cell:
         self.ended[name] = turn
         self.then.pop(name, lambda: None)()
 
-    def submit(self, program: str, at_ms: int, prompt: int, output: int) -> None:
+    def submit(
+        self, program: str, at_ms: int, prompt: int, output: int, is_last: bool | None = None
+    ) -> None:
         segment = self.segments.setdefault(program, Segment(0))
         path = ((segment, (prompt + output) // 16),)
-        self.engine.submit(Submission(program, path, prompt, output, None), at_ms * MS)
+        self.engine.submit(Submission(program, path, prompt, output, is_last), at_ms * MS)
 
     def finished_ms(self) -> dict[str, float]:
         return {name: (turn.finished_ps or 0) / MS for name, turn in self.ended.items()}
@@ -101,6 +104,21 @@ def test_the_next_turn_hits_what_the_radix_cache_kept(process: EngineProcess) ->
     assert cell.finished_ms() == {"a": 1010}
 
 
+@pytest.mark.parametrize(("scheduler", "hit"), [("fcfs", 0), ("fcfs(sessions=true)", 96)])
+def test_with_sessions_the_kv_of_a_finished_program_is_evicted_before_that_of_an_open_one(
+    process: EngineProcess, scheduler: str, hit: int
+) -> None:
+    """The prompt of `large` needs 250 tokens, of which 400 - 2 * 96 = 208 are free. Without
+    sessions the KV of `open` goes, which was used least recently."""
+    cell = Cell(process, scheduler)
+    cell.submit("open", 0, 96, 1)
+    cell.submit("finished", 100, 96, 1, is_last=True)
+    cell.submit("large", 200, 250, 1)
+    cell.then["large"] = lambda: cell.submit("open", 300, 112, 1)
+    cell.engine.run()
+    assert cell.ended["open"].hits == [["device", hit]]
+
+
 def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(process: EngineProcess) -> None:
     """`b` takes four steps of 64, 64, 64 and 8 tokens from 20 ms on. `a`, which had two of its ten
     tokens by then, decodes the others from 60 ms on."""
@@ -110,6 +128,23 @@ def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(process: EngineP
     cell.engine.run()
     assert cell.ended["b"].first_token_ps == 60 * MS
     assert cell.finished_ms() == {"a": 140, "b": 70}
+
+
+def test_a_cell_listens_on_loopback_only(process: EngineProcess) -> None:
+    cell = Cell(process, "fcfs")
+    addresses: list[str] = []
+
+    def look() -> None:
+        for child in psutil.Process().children(recursive=True):
+            connections = child.net_connections()
+            addresses.extend(
+                each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN
+            )
+
+    cell.then["a"] = look
+    cell.submit("a", 0, 16, 1)
+    cell.engine.run()
+    assert set(addresses) <= {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(("scheduler", "order"), [("fcfs", ["new", "a"]), ("lpm", ["a", "new"])])

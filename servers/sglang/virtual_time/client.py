@@ -15,6 +15,8 @@ def sglang_process(python: str) -> EngineProcess:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {
         **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(paths),

@@ -90,7 +90,10 @@ class VirtualSglang(SteppedEngine):
 
     def end_program(self, program_id: str) -> None:
         self._runner.end_program(program_id)
-        if self._sessions:
+        self._close_session(program_id)
+
+    def _close_session(self, program_id: str | None) -> None:
+        if self._sessions and program_id is not None:
             self.sglang.close_session(CloseSessionReqInput(session_id=program_id))
 
     def usage(self) -> EngineUsage:
@@ -200,6 +203,8 @@ class VirtualSglang(SteppedEngine):
             raise RuntimeError(f"SGLang ended turn {req.rid} early: {req.finished_reason}")
         self._runner.finished(sequence, len(tokens))
         sequence.close(self.now_ps)
+        if sequence.submission.is_last:
+            self._close_session(sequence.submission.program_id)
         return sequence
 
     def _forward(self, batch: Any) -> list[int]:

@@ -8,6 +8,7 @@ SGLang's interpreter.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,6 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.runtime_context import SpawnRanks, get_device, publish
 from sglang.srt.server_args import PortArgs, prepare_server_args
-from sglang.srt.utils.network import get_free_port_below_ephemeral
 
 from servers.basics.errors import EngineError
 from servers.sglang.schedulers import SglangScheduler
@@ -80,12 +80,11 @@ class VirtualScheduler(Scheduler):  # type: ignore[misc]
 
 
 def _ports() -> Any:
-    """Return a port for PyTorch's group of one process. `init_new` would also create files for the
-    sockets."""
+    """Return the ports and sockets of a server, none of which is used."""
     names = ("tokenizer", "scheduler_input", "detokenizer", "rpc", "metrics")
     return PortArgs(
         **{f"{name}_ipc_name": "" for name in names},
-        nccl_port=get_free_port_below_ephemeral(),
+        nccl_port=0,
         tokenizer_worker_ipc_name=None,
         decoupled_spec_ipc_config=None,
     )
@@ -118,6 +117,8 @@ def headless_scheduler(
                 *scheduler.flags(),
             ]
         )
+        # PyTorch's group of one process would otherwise listen on all network interfaces.
+        os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/group"
         publish(args, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
         built = VirtualScheduler(args, _ports())
     if built.max_total_num_tokens != kv_tokens:

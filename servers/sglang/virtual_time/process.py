@@ -12,6 +12,8 @@ import gc
 import os
 import sys
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,14 +28,20 @@ from servers.variants import Variant, make_policy
 END_OF_INPUT = 3
 
 
-def declare_operators() -> torch.library.Library:
-    """Declare torchvision's operators, until the result is deleted. SGLang imports torchvision for
-    models with images, and its builds for GPUs have no operators with a torch for CPUs."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    if not hasattr(torch.ops.torchvision, "nms"):
+def declare_operators() -> torch.library.Library | None:
+    """Declare torchvision's operators, until the result is deleted, if its own do not load: those
+    of a build for GPUs need a torch for GPUs. SGLang imports torchvision for models with images."""
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        torch.ops.load_library(Path(spec.origin).with_name("_C.so"))
+    except OSError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
+        return library
+    return None
 
 
 def engine(variant: Variant, profile: Profile, limits: Limits) -> partial[Any]:
