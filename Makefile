@@ -310,7 +310,7 @@ build/core/core.json: $(CORE_SOURCES) setup.py pyproject.toml harness/compile.py
 .venv-sglang-scheduler/installed: .venv-vllm/installed
 	@echo "installing the scheduler of SGLang $(SGLANG) into .venv-sglang-scheduler (once; half a minute, 150 MB)" >&2
 	@$(PYTHON) -m venv .venv-sglang-scheduler
-	@.ci/install .venv-sglang-scheduler --no-deps sglang==$(SGLANG) torchvision==$(TORCHVISION) gguf ipython orjson traitlets
+	@.ci/install .venv-sglang-scheduler --no-deps sglang==$(SGLANG) torchvision==$(TORCHVISION) gguf==0.19.0 ipython==9.18.1 orjson==3.13.0 traitlets==5.16.1
 	@cd .venv-sglang-scheduler/lib/python*/site-packages && ls -d $(CURDIR)/.venv-vllm/lib/python*/site-packages >vllm.pth
 	@touch $@
 

@@ -1,14 +1,15 @@
 """Finds the Python environment that SGLang is installed in.
 
 The search order is TURNSTILE_SGLANG_PYTHON, the running interpreter, `.venv-sglang` in the working
-directory, and that next to Turnstile's sources. Virtual time also takes `.venv-sglang-scheduler`,
-which has SGLang without what needs a GPU. SGLang is not imported.
+directory, and that next to Turnstile's sources. Virtual time looks first for
+`.venv-sglang-scheduler`, which has SGLang without what needs a GPU. SGLang is not imported.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -24,6 +25,8 @@ VARIABLE = "TURNSTILE_SGLANG_PYTHON"
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = (0, 5, 23)
 """The version whose code was read. It is the first that is known to have every flag."""
+TESTED = ("0.5.23",)
+"""Versions whose scheduler is tested in virtual time, which uses private code of SGLang."""
 SERVER, SCHEDULER = ".venv-sglang", ".venv-sglang-scheduler"
 REMEDY = (
     "on a machine with a GPU, get it with: python3 -m venv .venv-sglang && "
@@ -46,13 +49,25 @@ def find_sglang() -> SglangInstallation:
 
 
 def find_scheduler() -> SglangInstallation:
-    """Return the first installation that has SGLang's scheduler. Raises Unavailable, with the
-    command to install it."""
-    return _first((SERVER, SCHEDULER), _scheduler_remedy())
+    """Return the first installation that has SGLang's scheduler. Raises Unavailable if it cannot
+    run in virtual time, with the command to install it."""
+    if (machine := platform.machine()).lower() not in ("x86_64", "amd64"):
+        raise NotInstalled(
+            f"SGLang's scheduler runs in virtual time on x86-64 only, and this machine is {machine}"
+            "; use --engine sim, or another machine"
+        )
+    remedy = _scheduler_remedy()
+    sglang = _first((SCHEDULER, SERVER), remedy)
+    if sglang.version not in TESTED:
+        raise NotInstalled(
+            f"{sglang.python} has SGLang {sglang.version}, whose scheduler is not tested in "
+            f"virtual time, as that of {', '.join(TESTED)} is; {remedy}"
+        )
+    return sglang
 
 
 def _scheduler_remedy() -> str:
-    by_pip = "python3 -m venv .venv-sglang && .venv-sglang/bin/pip install sglang"
+    by_pip = f"python3 -m venv {SCHEDULER} && {SCHEDULER}/bin/pip install sglang=={TESTED[-1]}"
     return f"get it with: {make_or('sglang', by_pip)} (or set {VARIABLE})"
 
 

@@ -20,6 +20,8 @@ class SglangScheduler(Policy):
     """A scheduler of SGLang, with options of its radix cache."""
 
     source: ClassVar[str] = "SGLang, --schedule-policy"
+    follows_cache: ClassVar[bool] = False
+    """Whether its order depends on the radix cache, without which SGLang runs `fcfs` instead."""
 
     def __init__(
         self,
@@ -53,12 +55,14 @@ class LongestPrefixMatch(SglangScheduler):
     """The turn with the longest prefix in the radix cache first."""
 
     name = "lpm"
+    follows_cache = True
 
 
 class DepthFirst(SglangScheduler):
     """Turns in the order of a depth-first walk of the radix cache."""
 
     name = "dfs-weight"
+    follows_cache = True
 
 
 class LongestOutputFirst(SglangScheduler):
@@ -71,12 +75,14 @@ class HighestResponseRatio(SglangScheduler):
     """The turn with the highest ratio of response time to service time first."""
 
     name = "hrrn"
+    follows_cache = True
 
 
 class ShortestPrefillFirst(SglangScheduler):
     """The turn with the shortest prefill first."""
 
     name = "shortest-prefill-first"
+    follows_cache = True
 
 
 class RoutingKey(SglangScheduler):
@@ -134,8 +140,16 @@ def _variant(text: str) -> Variant:
         )
     given = parse_arguments(form[2] or "", text)
     arguments = check_arguments(scheduler, given, text)
-    if dict(arguments).get("radix_cache") is False and len(arguments) > 1:
-        raise InvalidVariant(f"--policies {text}: has no radix cache; remove its other arguments")
+    if dict(arguments).get("radix_cache") is False:
+        if scheduler.follows_cache:
+            raise InvalidVariant(
+                f"--policies {text}: SGLang does not run {base} without its radix cache; use "
+                "fcfs(radix_cache=false)"
+            )
+        if len(arguments) > 1:
+            raise InvalidVariant(
+                f"--policies {text}: has no radix cache; remove its other arguments"
+            )
     return Variant(
         name=base + arguments_text(arguments),
         policy=scheduler,

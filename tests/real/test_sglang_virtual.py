@@ -5,20 +5,26 @@ A step of `MACHINE` takes 10 ms. SGLang runs chunks of prompts first, and decode
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, SweepSettings
+from servers.profiles import Profile
 from servers.records.turns import EventRecord
 from servers.remote.client import EngineProcess, RemoteEngine
 from servers.sglang.find_sglang import find_scheduler
 from servers.sglang.virtual_time.client import sglang_process
 from servers.sim import Limits, Phase, Segment, Sequence, Submission
 from tests.sim.worlds import profile
+from traces import Program, Turn
+from traces.formats.native import write_programs
 
 pytestmark = pytest.mark.skipif(
     "TURNSTILE_SGLANG_PYTHON" not in os.environ, reason="make test-sglang runs it"
@@ -31,7 +37,10 @@ MACHINE = profile(25, 400, token_ps=0, context_ps=0, pair_ps=0)
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[EngineProcess]:
-    process = sglang_process(find_scheduler().python)
+    """SGLang would reuse no KV if the process kept the variable."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_RADIX_FORCE_MISS", "1")
+        process = sglang_process(find_scheduler().python)
     yield process
     process.close()
 
@@ -39,13 +48,15 @@ def process() -> Iterator[EngineProcess]:
 class Cell:
     """Turns of programs, each with contents of its own, under a scheduler of SGLang."""
 
-    def __init__(self, process: EngineProcess, policy: str, **limits: int) -> None:
+    def __init__(
+        self, process: EngineProcess, policy: str, machine: Profile = MACHINE, **limits: int
+    ) -> None:
         self.events: list[EventRecord] = []
         self.ended: dict[str, Sequence] = {}
         self.engine = RemoteEngine(
             process,
             policy,
-            MACHINE,
+            machine,
             Limits(**limits),
             on_end=self._ended,
             on_event=self.events.append,
@@ -120,14 +131,16 @@ def test_with_sessions_the_kv_of_a_finished_program_is_evicted_before_that_of_an
 
 
 def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(process: EngineProcess) -> None:
-    """`b` takes four steps of 64, 64, 64 and 8 tokens from 20 ms on. `a`, which had two of its ten
-    tokens by then, decodes the others from 60 ms on."""
-    cell = Cell(process, "fcfs", max_num_seqs=8, step_tokens=64)
+    """A step takes 1 ms, and then 0.2 ms per token or at least 9 ms. `b` takes steps of 64, 64, 64
+    and 8 tokens from 20 ms on: 3 * 13.8 + 10 ms. `a`, which had two of its ten tokens by then,
+    decodes the others afterwards."""
+    machine = profile(25, 400, token_ps=MS // 5, context_ps=0, pair_ps=0)
+    cell = Cell(process, "fcfs", machine, max_num_seqs=8, step_tokens=64)
     cell.submit("a", 0, 16, 10)
     cell.submit("b", 15, 200, 2)
     cell.engine.run()
-    assert cell.ended["b"].first_token_ps == 60 * MS
-    assert cell.finished_ms() == {"a": 140, "b": 70}
+    assert cell.ended["b"].first_token_ps == 71.4 * MS
+    assert cell.finished_ms() == {"a": 151.4, "b": 81.4}
 
 
 def test_a_cell_listens_on_loopback_only(process: EngineProcess) -> None:
@@ -144,7 +157,7 @@ def test_a_cell_listens_on_loopback_only(process: EngineProcess) -> None:
     cell.then["a"] = look
     cell.submit("a", 0, 16, 1)
     cell.engine.run()
-    assert set(addresses) <= {"127.0.0.1"}
+    assert set(addresses) == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(("scheduler", "order"), [("fcfs", ["new", "a"]), ("lpm", ["a", "new"])])
@@ -174,3 +187,32 @@ def test_it_takes_the_machines_of_sim_and_the_schedulers_of_sglang() -> None:
     assert settings.server is not None
     assert (settings.hardware, settings.server.sglang) == ("h100", find_scheduler().version)
     assert engine.longest.tokens == 16 * 100 - 7
+
+
+def test_a_sweep_compares_schedulers_and_a_cell_without_radix_cache(
+    bench: str, tmp_path: Path
+) -> None:
+    """A first turn leaves 32 + 16 - 1 tokens with KV, which the second hits."""
+    turns = (Turn(32, 16, 0, ("ls",), None, 1.0), Turn(64, 16, 48))
+    write_programs(tmp_path / "t.jsonl", [Program("a", turns), Program("b", turns)])
+    options = ["--traces", "t.jsonl", "--once", "--jps", "1", "--seeds", "1", "--out", "o"]
+    options += ["--policies", "fcfs,fcfs(radix_cache=false)"]
+    options += ["--workers", "1"]  # each worker imports SGLang
+    done = subprocess.run(
+        [bench, "sweep", "--engine", "sglang-virtual", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "o"
+    assert json.loads((out / "sweep.json").read_text())["engine"] == "sglang-virtual"
+    rows = json.loads((out / "cells.json").read_text())
+    assert [
+        (row["variant"], row["jobs"], row["failed_turns"], row["hit_ratio"]) for row in rows
+    ] == [
+        ("fcfs", 2, 0, pytest.approx(47 / (32 + 64))),
+        ("fcfs(radix_cache=false)", 2, 0, 0),
+    ]

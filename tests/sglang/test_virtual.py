@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from pathlib import Path
 
 import pytest
 
 from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, Server, SweepSettings
 from servers.basics.errors import NotInstalled
+
+SETTINGS = SweepSettings(policies="fcfs", machine=Machine(engine="sglang-virtual"))
 
 
 @pytest.mark.parametrize(
@@ -46,4 +50,23 @@ def test_a_missing_sglang_is_refused_with_the_commands_to_install_it(
 ) -> None:
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
     with pytest.raises(NotInstalled, match="has no SGLang; get it with: make sglang"):
-        resolve_engine(SweepSettings(policies="fcfs", machine=Machine(engine="sglang-virtual")))
+        resolve_engine(SETTINGS)
+
+
+def test_a_version_whose_private_code_was_not_tested_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sglang-0.5.24.dist-info").mkdir()
+    metadata = tmp_path / "sglang-0.5.24.dist-info/METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.24\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
+    message = r"has SGLang 0\.5\.24, whose .* not tested .* 0\.5\.23 is; get it with: make sglang"
+    with pytest.raises(NotInstalled, match=message):
+        resolve_engine(SETTINGS)
+
+
+def test_another_machine_than_x86_64_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(NotInstalled, match="x86-64 only, and this machine is aarch64; use"):
+        resolve_engine(SETTINGS)

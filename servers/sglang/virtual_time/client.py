@@ -9,12 +9,15 @@ from servers.sglang.find_sglang import ROOT
 
 RESERVED_TOKENS = 7
 """SGLang refuses prompts, and shortens answers, that leave fewer slots of its KV memory free."""
+SETTINGS = ("SGLANG_", "SGL_", "IN_BATCH_PREFIX_")
+"""Beginnings of the variables that change SGLang's decisions."""
 
 
 def sglang_process(python: str) -> EngineProcess:
+    """Start the process, without the variables with which a user configures servers of SGLang."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {
-        **os.environ,
+        **{name: os.environ[name] for name in os.environ if not name.startswith(SETTINGS)},
         "CUDA_VISIBLE_DEVICES": "",
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
