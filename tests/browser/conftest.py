@@ -54,7 +54,7 @@ def opened(browser: Browser) -> Iterator[Open]:
         if before:
             report_page.page.add_init_script(before)
         report_page.page.goto(path.as_uri())
-        if drawn:
+        if drawn and report_page.page.locator("#specs").count():
             wait_until_drawn(report_page.page)
         return report_page
 

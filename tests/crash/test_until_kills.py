@@ -21,7 +21,7 @@ UNTIL = (
 )
 """One seed gives no interval, so that a second round measures seed 2 as well. With one worker the
 search asks for the same cells each time."""
-FIRST_ROUND, SECOND_ROUND = 11, 10
+FIRST_ROUND, SECOND_ROUND = 10, 10
 """Cells. The search of the second seed begins near the capacities of the first."""
 
 
@@ -60,7 +60,7 @@ def test_killed_in_either_round_the_same_command_adds_the_same_seed_and_cells(
     warm: Warm, straight: Uninterrupted, tmp_path: Path, cells: int
 ) -> None:
     """The sweep is killed when the cell after this many is about to finish. The search of the
-    baseline, eight cells, has ended: before, finished cells keep their turns after a kill."""
+    baseline, six cells, has ended: before, finished cells keep their turns after a kill."""
     folder = sweep_folder(tmp_path / "killed")
     fault = Fault(str(folder / RUN), str(folder / "log"), straight.ends[cells], "killed")
     assert warm.run(folder, UNTIL, fault) == -signal.SIGKILL

@@ -14,14 +14,14 @@ import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from servers.profiles import Profile
 from servers.remote.cell import Send, client_stream, run_cell
 from servers.routers.base import UNKNOWN_COSTS
-from servers.sglang.schedulers import sglang_variants
+from servers.sglang.schedulers import SglangScheduler, sglang_variants
 from servers.sim import Limits
 from servers.variants import Variant, make_policy
 
@@ -47,7 +47,8 @@ def declare_operators() -> torch.library.Library | None:
 def engine(variant: Variant, profile: Profile, limits: Limits) -> partial[Any]:
     from servers.sglang.virtual_time.engine import VirtualSglang
 
-    return partial(VirtualSglang, make_policy(variant, UNKNOWN_COSTS), profile, limits)
+    scheduler = cast(SglangScheduler, make_policy(variant, UNKNOWN_COSTS))
+    return partial(VirtualSglang, scheduler, profile, limits)
 
 
 def import_engine() -> None:
