@@ -42,10 +42,11 @@ class Mine(Turnstile):
     name = "mine"
     steps = 0
 
-    def wake_s(self, now_s):  # each step calls it
+    def wake_s(self, now_s):  # each step calls it, since its time has passed by then
         self.steps += 1
         if self.steps % 100 == 0:
             raise RuntimeError("the policy fails in each 100th step")
+        return now_s + 1e-6
 """
 ASK = [{"role": "user", "content": "List the files of this folder, one by one."}]
 
