@@ -6,8 +6,11 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+from servers.policies.runner import EngineTurn
 from servers.profiles import Profile
+from servers.records.turns import EventRecord
 from servers.sim import EngineUsage, Limits, Sequence, Submission, refuse_unfit
 
 
@@ -18,12 +21,16 @@ class SteppedEngine(ABC):
     """Number of trees of contents."""
 
     def __init__(
-        self, profile: Profile, limits: Limits, on_end: Callable[[Sequence], None]
+        self,
+        profile: Profile,
+        limits: Limits,
+        on_end: Callable[[Sequence], None],
+        on_event: Callable[[EventRecord], None] | None,
     ) -> None:
         self.profile = profile
         self.now_ps = self.steps = self.strides = 0
         self._step_tokens = limits.step_tokens
-        self._on_end = on_end
+        self._on_end, self._on_event = on_end, on_event
         self._due: list[tuple[int, bool, int, Sequence]] = []
         """Turns by the time at which they are due; at equal times, first turns of `_programs` come
         first."""
@@ -62,6 +69,13 @@ class SteppedEngine(ABC):
     @abstractmethod
     def _take(self, sequence: Sequence) -> None:
         """Take a turn that is due."""
+
+    def _emit(self, t_s: float, event: str, turn: EngineTurn, fields: dict[str, Any]) -> None:
+        if self._on_event is not None:
+            program_id, index = turn.view.program_id, turn.view.index
+            self._on_event(
+                EventRecord(t=t_s, event=event, program_id=program_id, turn=index, **fields)
+            )
 
     def _take_due(self, until_ps: int) -> None:
         while self._due and self._due[0][0] <= until_ps:

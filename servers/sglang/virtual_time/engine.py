@@ -63,7 +63,7 @@ class VirtualSglang(SteppedEngine):
         on_end: Callable[[Sequence], None],
         on_event: Callable[[EventRecord], None] | None = None,
     ) -> None:
-        super().__init__(profile, limits, on_end)
+        super().__init__(profile, limits, on_end, on_event)
         self.sglang = headless_scheduler(
             scheduler,
             kv_tokens=profile.kv_blocks * profile.block_tokens,
@@ -81,7 +81,6 @@ class VirtualSglang(SteppedEngine):
         )
         """Counts programs and records events; it decides nothing."""
         self._sessions = scheduler.sessions
-        self._on_event = on_event
         self._contents = Tokens(profile.block_tokens)
         self._turns: dict[str, tuple[Sequence, array[int]]] = {}
         """Turns that have not ended and their tokens, by request id, which is their number in order
@@ -135,11 +134,8 @@ class VirtualSglang(SteppedEngine):
         sequence.view.id = self._arrived
         self._runner.set_clock(self.now_ps)
         self._runner.arrived(sequence)
-        key, submission, tokens = (
-            str(self._arrived),
-            sequence.submission,
-            self._contents.of(sequence),
-        )
+        key, submission = str(self._arrived), sequence.submission
+        tokens = self._contents.of(sequence)
         self._turns[key] = sequence, tokens
         self.sglang.process_input_requests(
             [
@@ -216,15 +212,6 @@ class VirtualSglang(SteppedEngine):
         sequence.enter(Phase.PREEMPTED, self.now_ps)
         self._runner.set_clock(self.now_ps)
         self._runner.preempted(sequence)
-
-    def _emit(self, now_s: float, event: str, turn: Sequence, fields: dict[str, Any]) -> None:
-        if self._on_event is not None:
-            view = turn.view
-            self._on_event(
-                EventRecord(
-                    t=now_s, event=event, program_id=view.program_id, turn=view.index, **fields
-                )
-            )
 
 
 def _sampling(output_tokens: int) -> Any:

@@ -124,7 +124,7 @@ class VirtualVllm(SteppedEngine):
         on_event: Callable[[EventRecord], None] | None = None,
         strides: bool = True,
     ) -> None:
-        super().__init__(profile, limits, on_end)
+        super().__init__(profile, limits, on_end, on_event)
         self._ended_ps = self._known_ps = 0
         """As in `servers.sim.Engine`."""
         self.vllm = headless_scheduler(
@@ -144,7 +144,6 @@ class VirtualVllm(SteppedEngine):
             kv_tokens=kv_tokens_of(profile, limits.step_tokens),
         )
         self._runner = self.vllm.runner
-        self._on_event = on_event
         # With several groups, a stride needs other blocks than its single steps; with a window, it
         # takes another time.
         one_kind = len(profile.kv_groups) == 1 and profile.window is None
@@ -243,11 +242,7 @@ class VirtualVllm(SteppedEngine):
             sequence.close(self.now_ps, error="aborted" if event == "aborted" else None)
             self._decoding.discard(turn.request_id)
             self._ended.append(sequence)
-        if self._on_event is not None:
-            program_id, index = turn.view.program_id, turn.view.index
-            self._on_event(
-                EventRecord(t=t, event=event, program_id=program_id, turn=index, **fields)
-            )
+        self._emit(t, event, turn, fields)
 
     def close(self) -> None:
         """Do nothing when the plug-in closes its event log."""
