@@ -59,20 +59,21 @@ def document(runs: Sequence[Path]) -> dict[str, Any]:
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Return the table by its name in the page: tokens per second and GPU at interactivity P90."""
-    policies = list(dict.fromkeys(row["variant"] for row in rows))
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    machines: dict[str, None] = {}
+    found: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["agents"] != AGENTS:
             continue
-        key = (row["model"], row["machine"])
+        machine = f"{row['model']}, {row['machine']}"
+        machines[machine] = None
         values = whole(row["tokens_per_s_per_gpu"]), digits(row["interactivity_p90"])
-        found.setdefault(key, {})[row["variant"]] = " at ".join(values)
+        found.setdefault(row["variant"], {})[machine] = " at ".join(values)
     return {
         "agentx": table(
-            ("model", "machine", *map(code, policies)),
+            ("policy", *machines),
             [
-                (code(model), machine, *(each.get(p, DASH) for p in policies))
-                for (model, machine), each in found.items()
+                (code(policy), *(each.get(machine, DASH) for machine in machines))
+                for policy, each in found.items()
             ],
         )
     }

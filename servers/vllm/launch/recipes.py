@@ -46,6 +46,8 @@ TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
 PACKAGE_FOLDER = "/turnstile"
 INSTALL = ["pip", "install", "--no-deps", "--target", PACKAGE_FOLDER, PACKAGE]
 RECORDINGS = "/recordings"
+SHARED_MEMORY_GIB = 16
+"""Limit of the shared memory through which vLLM's processes exchange messages and tensors."""
 METRICS = "/prometheus"
 """A folder in memory, through which the scheduler's metrics reach vLLM's page."""
 NAME, STOCK_NAME = "vllm", "vllm-stock"
@@ -191,7 +193,7 @@ class Recipe:
                 "environment": ["HF_TOKEN", "VLLM_API_KEY", f"PROMETHEUS_MULTIPROC_DIR={METRICS}"],
                 "tmpfs": [METRICS],
                 "volumes": ["huggingface:/root/.cache/huggingface"],
-                "ipc": "host",
+                "shm_size": f"{SHARED_MEMORY_GIB}g",
                 "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
                 "healthcheck": {
                     "test": ["CMD", "python3", "-c", HEALTHY],
@@ -286,7 +288,7 @@ class Recipe:
             "enableServiceLinks": False,  # they set VLLM_PORT, which vLLM reads
             "containers": [container],
             "volumes": [
-                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}},
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_GIB}Gi"}},
                 {"name": "metrics", "emptyDir": {"medium": "Memory"}},
             ],
         }
