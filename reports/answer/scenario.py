@@ -14,13 +14,16 @@ from reports.answer.caveats import cells_without_a_valid_result
 from reports.answer.provenance import provenance
 from reports.answer.verdict import Answer
 from reports.metrics.cells import Results
-from reports.metrics.interactivity import scenario_points
+from reports.metrics.interactivity import scenario_points, with_most_agents
 from reports.numbers import digits, whole
 from reports.table import Fitted, Layout, Line, right
 from servers.basics.phrasing import counted, listed, seconds, share, time_span
 from servers.records.sweep import SweepRecord
 
 HEADS = ("agents", "interactivity P90", "tokens/s/GPU", "output", "TTFT P90", "hits")
+
+LEADERS = 5
+"""Policies that the headline names, besides the baseline."""
 
 
 def scenario_answer(results: Results, sweep: SweepRecord) -> Answer:
@@ -29,16 +32,18 @@ def scenario_answer(results: Results, sweep: SweepRecord) -> Answer:
     caveats = tuple(filter(None, [*cells_without_a_valid_result(results), _broken(results.cells)]))
     if not points:
         return Answer(f"{name}: no cell has a valid result.", (), caveats, provenance(sweep))
-    most = max(point.agents for point in points)
-    here = [point for point in points if point.agents == most]
+    references = {v.name for v in sweep.variants if v.reference}
+    ranked = with_most_agents(points)
+    best = [point for point in ranked if point.variant not in references] or ranked
     each = [
         f"{p.variant} {whole(p.tokens_per_s_per_gpu)} at {digits(p.interactivity_p90)}"
-        for p in sorted(here, key=lambda p: -p.tokens_per_s_per_gpu)
+        for i, p in enumerate(best)
+        if i < LEADERS or p.variant == sweep.baseline
     ]
     window = time_span(scenario.window_s) if scenario else ""
     headline = (
-        f"{name} with {counted(most, 'agent')}, tokens per second and GPU at the tokens per"
-        f" second that 90% of the requests get: {listed(each)} (window of {window})."
+        f"{name} with {counted(ranked[0].agents, 'agent')}, tokens per second and GPU at the tokens"
+        f" per second that 90% of the requests get: {listed(each)} (window of {window})."
     )
     return Answer(headline, (), caveats, provenance(sweep))
 

@@ -57,6 +57,7 @@ def interactivity(cells: pd.DataFrame, style: Mapping[str, Style]) -> Figure | N
                 ),
                 "value": "y",
                 "labelled": True,
+                "complete": True,
                 "note": "Each mark is a number of agents. Up and to the right is better.",
             }
         },

@@ -5,7 +5,7 @@ In: the requests of the window. Out: columns of `cells.csv`; none without a scen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +100,13 @@ def scenario_points(cells: pd.DataFrame) -> list[ScenarioPoint]:
         for key, row in zip(means.index, means.values.tolist(), strict=True)
     ]
     return sorted(points, key=lambda point: names.index(point.variant))
+
+
+def with_most_agents(points: Sequence[ScenarioPoint]) -> list[ScenarioPoint]:
+    """Return the points with the highest number of agents, by tokens per second, highest first."""
+    most = max((point.agents for point in points), default=0)
+    found = [point for point in points if point.agents == most]
+    return sorted(found, key=lambda point: -point.tokens_per_s_per_gpu)
 
 
 TOKENS_PER_S, PER_GPU = Unit("tokens/s", digits), Unit("tokens/s/GPU", whole)

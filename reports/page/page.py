@@ -23,6 +23,7 @@ from reports.figures.styles import Style, fastest, highlighted, legend
 from reports.loads import ladder_of
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
+from reports.metrics.interactivity import scenario_points, with_most_agents
 from reports.page.environment import page_of
 from reports.page.schedulers import Schedulers
 from reports.page.tables import background, cell_table, fairness, routers
@@ -84,10 +85,12 @@ def page(
     points = report.shown_points
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
     named = [*strong, run.sweep.baseline, *_worst(answer)]
-    drawn_names = {*(p.variant for p in points), *(c.variant for c in answer.capacities)}
+    in_scenario = with_most_agents(scenario_points(results.cells) if run.sweep.scenario else [])
+    ranked = _best_first(points, answer) or [p.variant for p in in_scenario]
+    drawn_names = {p.variant for p in (*points, *answer.capacities, *in_scenario)}
     shown = [v for v in run.sweep.variants if v.name in drawn_names]
     names, references = [v.name for v in shown], [v.name for v in shown if v.reference]
-    chosen = highlighted(names, [*named, *references], _best_first(points, answer))
+    chosen = highlighted(names, [*named, *references], ranked)
     return page_of(
         "report.html.j2",
         answer=answer,

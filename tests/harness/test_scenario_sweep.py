@@ -84,6 +84,7 @@ def test_the_report_has_the_picture_of_the_field_and_no_jct(run: Path) -> None:
     assert not report.failed_gates
     assert report.points == []
     assert "vs fcfs" not in page  # no column of dashes
+    assert 'data-variant="turnstile"' in page  # the names of the lines
 
 
 def test_without_a_cell_there_is_no_point() -> None:
