@@ -138,6 +138,7 @@ class Pin:
 
     request: Request
     """The finished turn."""
+    program_id: str
     tokens: int
     """Length of the retained context."""
     pinned_at_s: float
@@ -147,13 +148,10 @@ class Pin:
         self, request: Request, tokens: int, pinned_at_s: float, expires_at_s: float
     ) -> None:
         self.request = request
+        self.program_id = request.program_id
         self.tokens = tokens
         self.pinned_at_s = pinned_at_s
         self.expires_at_s = expires_at_s
-
-    @property
-    def program_id(self) -> str:
-        return self.request.program_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,12 @@ class Infercept(Policy):
         self._returned: Recent[None] = Recent()
         """Programs whose tool call has ended and whose next turn has not finished."""
         self._next_release_s = math.inf
-        self._overdue: str | None = None
-        """The program whose context is due, and stays until a turn lacks memory."""
+        """No other context than `_overdue` is due before, unless the batch becomes smaller than
+        `_batch_tokens`."""
+        self._batch_tokens = math.inf
+        """Context of the batch at the last review of all contexts; infinite before the next."""
+        self._overdue: Pin | None = None
+        """The context that is due, and stays until a turn lacks memory."""
 
     def discard_waste(self, tokens: int, batch_tokens: int) -> float:
         """Return the token-seconds lost by recomputing a context beside a batch."""
@@ -112,9 +116,11 @@ class Infercept(Policy):
 
     def aborted(self, request: Request, now_s: float) -> None:
         self._returned.pop(request.program_id)
+        self._batch_tokens = math.inf
 
     def program_ended(self, program_id: str, now_s: float) -> None:
         self._returned.pop(program_id)
+        self._batch_tokens = math.inf
 
     def woke(self, now_s: float) -> Iterable[int]:
         return ()
@@ -133,16 +139,20 @@ class Infercept(Policy):
 
     def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         if self.keeps_all_but_overdue:
-            if self._overdue is None:
+            overdue = self._overdue
+            if overdue is None or overdue.program_id in self._returned or overdue not in pins:
                 return []
-            return [held for held in pins if self._is_overdue(held)]
+            return [overdue]
         waste = self.release_waste
         return sorted(pins, key=lambda p: (-waste(p.tokens, 0), p.pinned_at_s, p.request.id))
 
     def review(self, pins: Collection[Pin], batch_tokens: int, now_s: float) -> Iterable[Pin]:
         released: list[Pin] = []
-        most, kept = 0.0, None
-        self._next_release_s = math.inf
+        most, kept, overdue = 0.0, None, self._overdue
+        if now_s < self._next_release_s and batch_tokens >= self._batch_tokens:
+            pins = [overdue] if overdue is not None and overdue in pins else []
+        else:
+            self._next_release_s, self._batch_tokens = math.inf, batch_tokens
         for held in pins:
             if held.program_id in self._returned:
                 continue
@@ -156,15 +166,12 @@ class Infercept(Policy):
                 most, kept = waste, held
             else:
                 released.append(held)
-        self._overdue = None if kept is None else kept.program_id
+        self._overdue = kept
         return released
 
-    def _is_overdue(self, held: Pin) -> bool:
-        return held.program_id == self._overdue and held.program_id not in self._returned
-
     def wake_s(self, now_s: float) -> float | None:
-        """Return the first due time at the last review. A growing batch makes discarding more
-        expensive, so no due time becomes earlier. A due time in the past belongs to a pin that was
-        released otherwise, since each step reviews the pins that are due."""
+        """Return the first due time at the last review of all contexts. A growing batch makes
+        discarding more expensive, so no due time becomes earlier. A due time in the past belongs to
+        a pin that was released otherwise, since each step reviews the pins that are due."""
         due_s = self._next_release_s
         return due_s if now_s < due_s < math.inf else None

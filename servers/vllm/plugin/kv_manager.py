@@ -107,16 +107,19 @@ class ReclaimingKVManager:
         turns: dict[str, VllmTurn],
         loading: set[str],
         on_admitted: Callable[[Request, dict[str, Any]], None],
+        next_turn: Callable[[], VllmTurn | None],
     ) -> None:
         """`turns` and `loading` (requests whose KV a connector loads) are the scheduler's objects.
         `on_admitted` is called after each allocation for a waiting request, with the keyword
-        arguments that vLLM passed to `allocate_slots`."""
+        arguments that vLLM passed to `allocate_slots`. `next_turn` returns the turn to admit
+        next."""
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
         self._runner = runner
         self._turns = turns
         self._loading = loading
         self._on_admitted = on_admitted
+        self._next_turn = next_turn
         self._needed_names = check_kv(self._manager, vllm.__version__)
         self._needed_values = itemgetter(*self._needed_names)
         managers = enumerate(self._manager.coordinator.single_type_managers)
@@ -136,7 +139,9 @@ class ReclaimingKVManager:
         )
         """Whether blocks are refused for lack of free ones only."""
         self.refusal: _Refusal | None = None
-        """That of the head of the queue; None once anything has happened (`start_step`)."""
+        """The latest one, unless a turn has been admitted since."""
+        self.settled = False
+        """Whether nothing has happened since the refusal, or since it was found to hold."""
 
     def __getattr__(self, name: str) -> Any:
         """Forward to vLLM's manager. Methods are stored, since this lookup costs half a
@@ -159,6 +164,7 @@ class ReclaimingKVManager:
                     self._on_admitted(request, kwargs)
                 return blocks
             if running:
+                self.settled = False
                 if not self._make_room_for_running(request, num_new_tokens, kwargs):
                     return None
             elif not self._make_room_for_head(request, num_new_tokens, kwargs):
@@ -189,7 +195,7 @@ class ReclaimingKVManager:
         """Reclaim pins for the head of the queue, if vLLM would compute `chunk` of its tokens;
         return whether the allocation should be tried again."""
         runner, turn = self._runner, self._turns[request.request_id]
-        others = len(self._scheduler.running) + len(self._loading)
+        others = self._others()
         if not runner.may_reclaim(others) or self._is_computing_state(kwargs):
             return False
 
@@ -211,16 +217,23 @@ class ReclaimingKVManager:
         may_grow = hits < (request.num_tokens - 1) // block
         missed = request.block_hashes[hits] if may_grow else None
         self.refusal = _Refusal(self._turns[request.request_id], self._free_blocks(), missed)
+        self.settled = True
 
     def is_refused(self) -> bool:
-        """Return True only if the head of the queue would certainly be refused its blocks again:
-        nothing has happened, no more blocks are free, and its hit has not become longer."""
+        """Return True only if the turn to admit next would certainly be refused its blocks again:
+        it is the same one, no more blocks are free, its hit has not become longer, and no other pin
+        may be reclaimed for it."""
         if self.refusal is None:
             return False
         turn, free, missed = self.refusal
         pool, runner = self._manager.block_pool, self._runner
-        if pool.get_num_free_blocks() > free or (runner.reranks and runner.head() is not turn):
+        if pool.get_num_free_blocks() > free:
             return False
+        if not self.settled and runner.may_reclaim(self._others()):
+            return False
+        if (runner.reranks or not self.settled) and self._next_turn() is not turn:
+            return False
+        self.settled = True
         return missed is None or pool.get_cached_block(missed, [0]) is None
 
     def _is_computing_state(self, kwargs: dict[str, Any]) -> bool:
@@ -276,6 +289,10 @@ class ReclaimingKVManager:
         return (
             int(self._manager.coordinator.get_num_blocks_to_allocate(**known)) - self._free_blocks()
         )
+
+    def _others(self) -> int:
+        """Return the number of turns that run or load, and so will free blocks."""
+        return len(self._scheduler.running) + len(self._loading)
 
     def _free_blocks(self) -> int:
         return int(self._manager.block_pool.get_num_free_blocks())

@@ -76,11 +76,15 @@ def _tools(value: object) -> tuple[str, ...] | None:
 
 
 def _id(value: object) -> str | None:
+    if value is None:
+        return None
     id = str(value) if isinstance(value, str | int) else ""
     return id if is_valid_id(id) else None
 
 
 def _integer(value: object) -> int | None:
+    if value is None:
+        return None
     try:
         return int(str(value))
     except ValueError:

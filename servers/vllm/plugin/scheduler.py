@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import vllm
@@ -47,6 +48,8 @@ FINISHED = frozenset(
     for name in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
     if hasattr(RequestStatus, name)
 )
+COMPUTED_TOKENS = attrgetter("num_computed_tokens")
+OUTPUT_PLACEHOLDERS = attrgetter("num_output_placeholders")
 
 logger = init_logger("vllm.turnstile")
 
@@ -95,7 +98,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         )
         self._metrics = self._make_metrics() if self.log_stats else None
         self._reclaiming_manager = ReclaimingKVManager(
-            self, self.runner, self.turns, self._loading, self._admitted
+            self, self.runner, self.turns, self._loading, self._admitted, self._next_turn
         )
         manages = self._reclaiming_manager
         queue = self.runner, self.turns, self._watch_allocations, manages.is_refused
@@ -111,6 +114,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         and None before the policy is asked."""
         self._declined: tuple[int, int | None] | None = None
         """Number of events and wake-up time when the policy last declined to displace a turn."""
+        self._declined_for: tuple[VllmTurn, int, int | None] | None = None
+        """The turn for which it declined, number of events but arrivals, and wake-up time."""
 
     def _read_options(self) -> Options:
         return check(self.vllm_config)
@@ -280,7 +285,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         begun_s = 0.0 if observer is None else time.monotonic()
         runner.set_clock(self.clock_ps())
         if runner.now_ps >= runner.steady_until_ps:
-            self._reclaiming_manager.refusal = None
+            self._reclaiming_manager.settled = False
             if self.guard is not None:
                 self.guard.begin_step()
             runner.start_step(self._batch_tokens)
@@ -316,7 +321,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return super().update_from_output(scheduler_output, *args, **kwargs)
 
     def _batch_tokens(self) -> int:
-        return sum(r.num_computed_tokens - r.num_output_placeholders for r in self.running)
+        running = self.running
+        return sum(map(COMPUTED_TOKENS, running)) - sum(map(OUTPUT_PLACEHOLDERS, running))
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         turn = self.turns[request.request_id]
@@ -354,6 +360,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self._loading.add(request.request_id)
             self.runner.record("loading", turn, tokens=external)
 
+    def _next_turn(self) -> VllmTurn | None:
+        """Return the turn to admit next; raise IndexError if none waits."""
+        return self._candidate() if self.runner.admits else self.runner.head()
+
     def _candidate(self) -> VllmTurn | None:
         """Return the waiting turn to admit next; None if the policy holds back all of them."""
         others = len(self.running) + len(self._loading)
@@ -368,9 +378,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         before the step, since vLLM cannot remove a turn from a batch. Displaced turns wait until
         the next step."""
         runner = self.runner
-        turn = self._candidate() if runner.admits else runner.head()
-        if turn is None:
-            self._declined = (runner.events, runner.wake_ps)
+        turn = self._next_turn()
+        known = turn, runner.events - runner.arrivals, runner.wake_ps
+        if turn is None or known == self._declined_for:
+            self._declined = runner.events, runner.wake_ps
             return
         head = self.requests[turn.request_id]
         ready = head.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -383,7 +394,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             if worse is None:
                 # After a turn was displaced, another turn may be the next one to admit.
                 if not self.waiting.displaced:
-                    self._declined = (runner.events, runner.wake_ps)
+                    self._declined, self._declined_for = (runner.events, runner.wake_ps), known
                 return
             self.running.remove(views[worse])
             drop_stale = getattr(self, "requires_kv_delivery", False)
