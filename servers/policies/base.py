@@ -295,7 +295,9 @@ class Policy:
         return running[-1]
 
     def displaced(self, head: Request, running: Sequence[Request], now_s: float) -> Request | None:
-        """Return the running turn to preempt for `head`, which does not fit; None for no turn."""
+        """Return the running turn to preempt for `head`, which does not fit; None for no turn.
+        Engines may keep this answer until `wake_s`, another head, another value of its `pinned`, or
+        other running turns."""
         return None
 
     def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:

@@ -106,8 +106,6 @@ class PolicyRunner(Generic[Turn, KV]):
         self.pins: PinTable[Turn, KV] = PinTable()
         self.events = 0
         """Number of events, including those that are not emitted."""
-        self.arrivals = 0
-        """Number of those events that were arrivals."""
         self.wake_ps: int | None = None
         """When the policy may next decide differently without an event; None: never."""
         self._retain_blocks = retain_blocks
@@ -160,7 +158,6 @@ class PolicyRunner(Generic[Turn, KV]):
             self._oracle.foresee(view, turn.future)
         self._policy_for(turn).arrived(view, self.now_s)
         self._start_waiting(turn)
-        self.arrivals += not turn.is_internal
         self.record("arrival", turn)
 
     def admitted(

@@ -116,6 +116,33 @@ def test_the_next_wake_up_is_the_first_due_time_of_all_contexts() -> None:
     assert policy.wake_s(11.0) == 11.5
 
 
+def test_a_smaller_batch_makes_a_context_due_earlier() -> None:
+    # After 1 s * (1000 + 3000) / 1000 tokens = 4 s, and beside 1000 tokens after 2 s.
+    policy = Infercept(COSTS)
+    kept = held(turn(tokens=1000), since=10.0, until=math.inf)
+    assert due(policy, [kept], 3000, 11.0) == []
+    assert due(policy, [kept], 3100, 12.0) == []
+    assert due(policy, [kept], 1000, 12.0) == [kept]
+
+
+def test_until_the_first_context_is_due_a_larger_batch_changes_only_the_one_that_was() -> None:
+    priced: list[int] = []
+
+    def prefill_s(tokens: int) -> float:
+        priced.append(tokens)
+        return tokens / 1000
+
+    # Alone, 2000 tokens are due after 2 s, beside 200 tokens after 2.2 s; 3000 after 1.5 s or more.
+    policy = Infercept(Costs(prefill_s=prefill_s))
+    first = held(turn("f", tokens=2000), since=10.0, until=math.inf)
+    later = held(turn("l", tokens=3000), since=11.0, until=math.inf)
+    assert due(policy, [first, later], 0, 12.1) == [first]
+    priced.clear()
+    assert due(policy, [first, later], 200, 12.1) == []
+    assert priced == [2000]
+    assert due(policy, [first, later], 200, 12.2) == [first]
+
+
 def test_a_later_call_does_not_postpone_the_wake_up_of_an_earlier_one() -> None:
     policy = Infercept(COSTS)
     run(policy, turn("a", tokens=1000), start=0.0, end=5.0)

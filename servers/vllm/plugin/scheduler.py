@@ -114,8 +114,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         and None before the policy is asked."""
         self._declined: tuple[int, int | None] | None = None
         """Number of events and wake-up time when the policy last declined to displace a turn."""
-        self._declined_for: tuple[VllmTurn, int, int | None] | None = None
-        """The turn for which it declined, number of events but arrivals, and wake-up time."""
+        self._declined_for: tuple[VllmTurn, bool, int | None, list[Request]] | None = None
+        """The turn for which it declined and whether it was pinned, wake-up time, and the running
+        turns."""
 
     def _read_options(self) -> Options:
         return check(self.vllm_config)
@@ -379,8 +380,11 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         the next step."""
         runner = self.runner
         turn = self._next_turn()
-        known = turn, runner.events - runner.arrivals, runner.wake_ps
-        if turn is None or known == self._declined_for:
+        if turn is None:
+            self._declined = runner.events, runner.wake_ps
+            return
+        asked = turn, turn.view.pinned, runner.wake_ps, self.running[:]
+        if asked == self._declined_for:
             self._declined = runner.events, runner.wake_ps
             return
         head = self.requests[turn.request_id]
@@ -394,7 +398,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             if worse is None:
                 # After a turn was displaced, another turn may be the next one to admit.
                 if not self.waiting.displaced:
-                    self._declined, self._declined_for = (runner.events, runner.wake_ps), known
+                    self._declined, self._declined_for = (runner.events, runner.wake_ps), asked
                 return
             self.running.remove(views[worse])
             drop_stale = getattr(self, "requires_kv_delivery", False)

@@ -1,16 +1,16 @@
 """Measures the cost of a scheduling step with the plug-in against stock vLLM.
 
-    python -m servers.vllm.virtual_time.overhead [POLICY…]        under vLLM's interpreter
+    python -m servers.vllm.virtual_time.overhead [--steady] [POLICY…]      under vLLM's interpreter
 
 64 turns decode, 500 wait, the KV of 200 programs is retained, and in each step the head of the
 queue does not fit. Each policy is measured in a process of its own, in which single steps of stock
 vLLM, of stock vLLM again and of the plug-in alternate in random order, so that all meet the same
 machine. Stock vLLM has served the same 200 programs, since the memory that they used and freed
 slows its steps too. Both stock arms have a copy of vLLM's scheduler each, since the interpreter
-specialises code by the types it executes. Out: a line of JSON per policy, for steady steps and for
-steps before which a turn arrived: the ratios of CPU time in `schedule()`, from medians of the
-differences between neighbouring steps, and the ratio of the bytecodes executed, which neither
-caches nor other processes change.
+specialises code by the types it executes. Out: a line of JSON per policy with the ratios of CPU
+time, from medians of the differences between neighbouring calls, and of the bytecodes executed,
+which neither caches nor other processes change: for `schedule` in steady steps and, without
+`--steady`, in steps before which a turn arrived behind all others, and for its `add_request`.
 """
 
 from __future__ import annotations
@@ -158,23 +158,32 @@ def _counted(schedule: Callable[[], Any]) -> tuple[Any, int]:
 
 def _step(
     scheduler: Any, measure: Callable[[Callable[[], Any]], tuple[Any, int]], *, arrival: bool
-) -> int:
-    """Measure one step, before which a turn arrives, which is then cancelled, if `arrival`."""
+) -> list[int]:
+    """Measure `schedule` in one step. If `arrival`, a turn arrives before it, whose `add_request`
+    is measured too. It is cancelled afterwards, which is an event too, so that a step follows."""
     from vllm.v1.request import RequestStatus
 
-    from servers.vllm.virtual_time.stepping import compute, request
+    from servers.vllm.virtual_time.stepping import compute, request, step
 
-    pool = scheduler.kv_cache_manager.block_pool
-    missing = FREE_BLOCKS - pool.get_num_free_blocks()
-    pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
+    _free(scheduler)
+    added = []
     if arrival:
-        scheduler.add_request(request("a", list(range(200)), 10, time.time(), program_id="a"))
+        turn = request("a", list(range(200)), 10, time.time(), program_id="a")
+        added = [measure(lambda: scheduler.add_request(turn))[1]]
     output, measured = measure(scheduler.schedule)
     _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
     compute(scheduler, output, lambda _: 7)
     if arrival:
         scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
-    return measured
+        _free(scheduler)
+        step(scheduler)
+    return [measured, *added]
+
+
+def _free(scheduler: Any) -> None:
+    pool = scheduler.kv_cache_manager.block_pool
+    missing = FREE_BLOCKS - pool.get_num_free_blocks()
+    pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
 
 
 def _expect(what: str, count: int, expected: int) -> None:
@@ -182,32 +191,47 @@ def _expect(what: str, count: int, expected: int) -> None:
         raise RuntimeError(f"{count} {what} instead of {expected}")
 
 
-def measure(policy: str) -> dict[str, Any]:
+def measure(policy: str, *, steady: bool = False) -> dict[str, Any]:
     """Return the cost of a policy. Ratios are to stock vLLM; `time_ratios` and `noise_ratios`, of
     stock vLLM to itself, have one value for each of `PARTS` successive parts. Keys that begin with
-    `arrival_` are of the steps before which a turn arrived."""
+    `arrival_` are of the steps before which a turn arrived, and those with `add_` of its
+    `add_request`. `steady`: leave out both."""
     arms = {name: build_arm(name) for name in random.sample([STOCK, AGAIN, policy], 3)}
     gc.collect()
     gc.freeze()
     gc.disable()
-    return {
-        "policy": policy,
-        **_measure(arms, policy, arrival=False),
-        **{f"arrival_{key}": value for key, value in _measure(arms, policy, arrival=True).items()},
-    }
+    costs = {"policy": policy, **_measure(arms, policy, ["schedule"])["schedule"]}
+    if not steady:
+        for call, measured in _measure(arms, policy, ["arrival", "add"]).items():
+            costs |= {f"{call}_{key}": value for key, value in measured.items()}
+    return costs
 
 
-def _measure(arms: dict[str, Any], policy: str, *, arrival: bool) -> dict[str, Any]:
-    times_ns: dict[str, list[int]] = {name: [] for name in arms}
+def _measure(arms: dict[str, Any], policy: str, calls: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the costs of `schedule`, after an arrival if there is a second call, which is its
+    `add_request`."""
+    arrival = len(calls) > 1
+    times_ns: dict[str, list[list[int]]] = {name: [] for name in arms}
     for _ in range(WARM_UP_STEPS + STEPS):
         for name in random.sample(list(arms), 3):
             times_ns[name].append(_step(arms[name], _timed, arrival=arrival))
     bytecodes = {
-        name: statistics.mean(
-            [_step(arms[name], _counted, arrival=arrival) for _ in range(COUNTED_STEPS)]
-        )
+        name: [_step(arms[name], _counted, arrival=arrival) for _ in range(COUNTED_STEPS)]
         for name in (STOCK, policy)
     }
+    return {
+        call: _compared(
+            {name: [step[index] for step in steps] for name, steps in times_ns.items()},
+            {name: statistics.mean([s[index] for s in steps]) for name, steps in bytecodes.items()},
+            policy,
+        )
+        for index, call in enumerate(calls)
+    }
+
+
+def _compared(
+    times_ns: dict[str, list[int]], bytecodes: dict[str, float], policy: str
+) -> dict[str, Any]:
     return {
         "bytecode_ratio": bytecodes[policy] / bytecodes[STOCK],
         "stock_bytecodes": bytecodes[STOCK],
@@ -227,11 +251,13 @@ def _ratios(times_ns: list[int], stock_ns: list[int]) -> list[float]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        print(json.dumps(measure(sys.argv[1])), flush=True)
+    steady = [option for option in sys.argv[1:] if option == "--steady"]
+    policies = [name for name in sys.argv[1:] if name not in steady]
+    if len(policies) == 1:
+        print(json.dumps(measure(policies[0], steady=bool(steady))), flush=True)
     else:
-        for name in sys.argv[1:] or POLICIES:
-            command = [sys.executable, "-m", "servers.vllm.virtual_time.overhead", name]
+        for name in policies or POLICIES:
+            command = [sys.executable, "-m", "servers.vllm.virtual_time.overhead", *steady, name]
             code = subprocess.run(command, check=False).returncode  # noqa: S603
             if code:
                 sys.exit(code if code > 0 else f"{name}: ended by signal {-code}")

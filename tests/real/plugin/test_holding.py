@@ -144,6 +144,39 @@ def test_turns_are_displaced_only_for_the_turn_that_is_admitted_next() -> None:
     assert (running(server), waiting(server)) == (["small"], ["big", "first"])
 
 
+class Declines(Answers):
+    """Displaces no turn. `asked_for` are the programs for which it was asked."""
+
+    def __init__(self, **answers: Admit) -> None:
+        super().__init__(**answers)
+        self.asked_for: list[str] = []
+
+    def displaced(self, head: Request, running: Any, now_s: float) -> Request | None:
+        self.asked_for.append(head.program_id)
+        return None
+
+
+def test_a_policy_that_declines_is_asked_again_for_another_head_or_other_running_turns() -> None:
+    server = Server(Declines(), blocks=10)
+    server.send("first", 6 * 16, 50)
+    second = server.send("second", 16, 50)
+    step(server.vllm)
+    server.send("big", 8 * 16, 5)
+    step(server.vllm)
+    last = server.send("last", 7 * 16, 5)
+    step(server.vllm)
+    server.vllm.finish_requests(last.request_id, RequestStatus.FINISHED_ABORTED)
+    step(server.vllm)
+    assert server.policy.asked_for == ["big"]
+    server.policy.answers = {"big": "skip"}
+    server.send("other", 9 * 16, 5)
+    step(server.vllm)
+    assert server.policy.asked_for == ["big", "other"]
+    server.vllm.finish_requests(second.request_id, RequestStatus.FINISHED_ABORTED)
+    step(server.vllm)
+    assert server.policy.asked_for == ["big", "other", "other"]
+
+
 def test_a_turn_is_displaced_where_max_num_active_seqs_admits_no_other() -> None:
     server = Server(Displaces())
     server.vllm.max_num_active_reqs = 1

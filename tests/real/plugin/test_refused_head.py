@@ -10,6 +10,7 @@ from vllm.v1.request import RequestStatus
 
 from servers.policies.base import Policy, Rank, Request
 from servers.vllm.virtual_time.stepping import request, step
+from tests.real.plugin.test_holding import Answers
 from tests.real.plugin.test_pins import EXPENSIVE, Server
 
 
@@ -32,35 +33,66 @@ def running(server: Server) -> list[str]:
     return [server.vllm.turns[r.request_id].view.program_id for r in server.vllm.running]
 
 
-@pytest.fixture
-def server() -> Server:
+def serve(policy: Policy) -> Server:
     """Of 10 blocks, a running turn has 7; a waiting one needs 5."""
-    server = Server(FirstProgram(EXPENSIVE), blocks=10)
+    server = Server(policy, blocks=10)
     server.send("first", 96, 50)
     step(server.vllm)
     server.send("head", 80, 5)
     return server
 
 
-def test_it_is_not_looked_at_again_before_something_happens(server: Server) -> None:
-    manager = server.vllm._reclaiming_manager
-    lookup, looked_up = manager.get_computed_blocks, []
+@pytest.fixture
+def server() -> Server:
+    return serve(FirstProgram(EXPENSIVE))
+
+
+def lookups(server: Server) -> list[str]:
+    """Return a list that grows with each turn whose blocks are looked up in the cache."""
+    manager, looked_up = server.vllm._reclaiming_manager, []
+    lookup = manager.get_computed_blocks
 
     def get_computed_blocks(request: Any, *args: Any) -> Any:
         looked_up.append(request.request_id)
         return lookup(request, *args)
 
     manager.get_computed_blocks = get_computed_blocks
+    return looked_up
+
+
+def test_it_is_not_looked_at_again_while_turns_arrive_and_leave_behind_it(server: Server) -> None:
+    looked_up = lookups(server)
     for _ in range(4):
         step(server.vllm)
-    assert looked_up == ["r1"]
     last = server.send("last", 16, 5)
     step(server.vllm)
     step(server.vllm)
-    assert looked_up == ["r1", "r1"]
     server.vllm.finish_requests(last.request_id, RequestStatus.FINISHED_ABORTED)
     step(server.vllm)
-    assert looked_up == ["r1", "r1", "r1"]
+    assert looked_up == ["r1"]
+
+
+def test_it_is_looked_at_again_after_an_event_if_pins_may_be_reclaimed_for_it() -> None:
+    policy = FirstProgram(EXPENSIVE)
+    policy.reclaim_when = "pressure"
+    server = serve(policy)
+    looked_up = lookups(server)
+    step(server.vllm)
+    step(server.vllm)
+    server.send("last", 16, 5)
+    step(server.vllm)
+    step(server.vllm)
+    assert looked_up == ["r1", "r1"]
+
+
+def test_an_arriving_turn_is_admitted_if_the_policy_now_skips_it() -> None:
+    server = serve(Answers())
+    step(server.vllm)
+    assert running(server) == ["first"]
+    server.policy.answers = {"head": "skip"}
+    server.send("small", 16, 5)
+    step(server.vllm)
+    assert running(server) == ["first", "small"]
 
 
 def test_it_is_admitted_in_the_step_in_which_blocks_are_free_for_it(server: Server) -> None:
