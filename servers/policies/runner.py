@@ -127,6 +127,8 @@ class PolicyRunner(Generic[Turn, KV]):
         """Number of events, wake-up time and free tokens when the policy held back all turns; None
         once another turn waits."""
         self._events_at_review = -1
+        self._gave_pins = False
+        """Whether the policy gave up pins when it was last asked for a turn that lacked blocks."""
         self.steady_until_ps = 0
         """Until then, `start_step` need not be called. 0 after an event or the end of a program, or
         if a turn was queued or must be ranked again."""
@@ -402,6 +404,17 @@ class PolicyRunner(Generic[Turn, KV]):
         reclaim_when: str = self._attributes.reclaim_when
         return reclaim_when == "pressure" or other_turns == 0
 
+    def would_reclaim(self, head: Turn, other_turns: int) -> bool:
+        """Return whether a pin may be released for a waiting turn that lacks blocks. The policy is
+        asked if it gave up none the last time; if it did, its answer may take long."""
+        if not other_turns or not self.may_reclaim(other_turns):
+            return not other_turns
+        if self._gave_pins:
+            return True
+        offered = self.pins.offered(head.view.program_id)
+        policy = self._policy_for(head)
+        return len(offered) > 0 and any(policy.reclaim(offered, head.view, self.now_s))
+
     def _reclaim(
         self, turn: Turn, missing: Callable[[], int], *, alone: bool, spare: str | None = None
     ) -> bool:
@@ -418,6 +431,7 @@ class PolicyRunner(Generic[Turn, KV]):
             return False
         policy = self._policy_for(turn)
         chosen = [pin.program_id for pin in policy.reclaim(offered, turn.view, self.now_s)]
+        self._gave_pins = len(chosen) > 0
         if alone:
             rest = [pin.program_id for pin in self.pins.offered(spare)]
             chosen += [program_id for program_id in rest if program_id not in chosen]

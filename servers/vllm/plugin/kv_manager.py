@@ -221,17 +221,17 @@ class ReclaimingKVManager:
 
     def is_refused(self) -> bool:
         """Return True only if the turn to admit next would certainly be refused its blocks again:
-        it is the same one, no more blocks are free, its hit has not become longer, and no other pin
-        may be reclaimed for it."""
+        it is the same one, no more blocks are free, its hit has not become longer, and the policy
+        gives up no pin for it."""
         if self.refusal is None:
             return False
         turn, free, missed = self.refusal
         pool, runner = self._manager.block_pool, self._runner
         if pool.get_num_free_blocks() > free:
             return False
-        if not self.settled and runner.may_reclaim(self._others()):
-            return False
         if (runner.reranks or not self.settled) and self._next_turn() is not turn:
+            return False
+        if not self.settled and runner.would_reclaim(turn, self._others()):
             return False
         self.settled = True
         return missed is None or pool.get_cached_block(missed, [0]) is None

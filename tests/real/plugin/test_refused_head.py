@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 import pytest
 from vllm.v1.request import RequestStatus
 
-from servers.policies.base import Policy, Rank, Request
+from servers.policies.base import Pin, Policy, Rank, Request
 from servers.vllm.virtual_time.stepping import request, step
 from tests.real.plugin.test_holding import Answers
-from tests.real.plugin.test_pins import EXPENSIVE, Server
+from tests.real.plugin.test_pins import EXPENSIVE, Hold, Server
 
 
 class FirstProgram(Policy):
@@ -72,17 +72,35 @@ def test_it_is_not_looked_at_again_while_turns_arrive_and_leave_behind_it(server
     assert looked_up == ["r1"]
 
 
-def test_it_is_looked_at_again_after_an_event_if_pins_may_be_reclaimed_for_it() -> None:
-    policy = FirstProgram(EXPENSIVE)
-    policy.reclaim_when = "pressure"
-    server = serve(policy)
-    looked_up = lookups(server)
+class GivesUp(Hold):
+    """Keeps the KV of all turns. For a turn that lacks blocks it gives up what `gives` says."""
+
+    reclaim_when = "pressure"
+    gives = False
+
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
+        return pins if self.gives else ()
+
+
+def test_after_an_event_it_is_admitted_if_the_policy_gives_up_a_pin_for_it() -> None:
+    """Of 10 blocks, 2 are pinned, a running turn has 5, and a waiting one needs 4."""
+    server = Server(GivesUp(), blocks=10)
+    server.send("kept", 32, 5, is_last=0)
+    server.drain()
+    assert server.held == 2
+    server.send("first", 65, 10)
     step(server.vllm)
+    server.send("head", 49, 5)
+    looked_up = lookups(server)
     step(server.vllm)
     server.send("last", 16, 5)
     step(server.vllm)
+    assert looked_up == ["r2"]
+    server.policy.gives = True
+    server.send("another", 16, 5)
     step(server.vllm)
-    assert looked_up == ["r1", "r1"]
+    assert running(server)[:2] == ["first", "head"]
+    assert server.pinned == 0
 
 
 def test_an_arriving_turn_is_admitted_if_the_policy_now_skips_it() -> None:
