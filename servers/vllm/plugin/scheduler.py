@@ -323,7 +323,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _batch_tokens(self) -> int:
         running = self.running
-        return sum(map(COMPUTED_TOKENS, running)) - sum(map(OUTPUT_PLACEHOLDERS, running))
+        return int(sum(map(COMPUTED_TOKENS, running)) - sum(map(OUTPUT_PLACEHOLDERS, running)))
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         turn = self.turns[request.request_id]
