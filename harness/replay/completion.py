@@ -69,6 +69,7 @@ def chat_body(
     cache_salt: str | None = None,
     is_dynamo: bool = False,
     answer: Sequence[int] = (),
+    ignore_eos: bool = True,
 ) -> bytes:
     """`cache_salt` (vLLM): only prompts with the same salt share KV. `answer`: tokens with which
     the answer begins, for servers that replay answers."""
@@ -76,7 +77,7 @@ def chat_body(
     fields = {"model": model, "messages": messages, **dict.fromkeys(id_fields, program_id)}
     if cache_salt is not None:
         fields["cache_salt"] = cache_salt
-    return _body(fields, turn, program_id, index, is_last, is_dynamo, answer)
+    return _body(fields, turn, program_id, index, is_last, is_dynamo, answer, ignore_eos)
 
 
 def text_body(
@@ -89,13 +90,14 @@ def text_body(
     *,
     id_fields: Iterable[str] = (),
     cache_salt: str | None = None,
+    ignore_eos: bool = True,
 ) -> bytes:
     """Send the messages as one text, each after its role. A longer conversation only adds to it."""
     text = "".join(f"{message.role}: {message.content}\n" for message in prompt)
     fields = {"model": model, "prompt": text, **dict.fromkeys(id_fields, program_id)}
     if cache_salt is not None:
         fields["cache_salt"] = cache_salt
-    return _body(fields, turn, program_id, index, is_last)
+    return _body(fields, turn, program_id, index, is_last, ignore_eos=ignore_eos)
 
 
 def _body(
@@ -106,12 +108,13 @@ def _body(
     is_last: bool,
     is_dynamo: bool = False,
     answer: Sequence[int] = (),
+    ignore_eos: bool = True,
 ) -> bytes:
     body = {
         **fields,
         "max_tokens": turn.output_tokens,
         "min_tokens": turn.output_tokens,
-        "ignore_eos": True,
+        "ignore_eos": ignore_eos,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
