@@ -192,8 +192,9 @@ def shown(limit: Limit, time_s: float) -> float:
 
 
 def in_words(limit: Limit, time_s: float) -> str:
+    """Return a statistic to be shown with its title, which has the unit of a speed."""
     value = shown(limit, time_s)
-    return f"{value:.3g} tok/s" if limit.is_speed else seconds(value)
+    return f"{value:.3g}" if limit.is_speed else seconds(value)
 
 
 def headline(found: Sequence[Fleet], agents: int, slo: Slo) -> str:
