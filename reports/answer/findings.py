@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from reports.answer.speed_headline import NEGLIGIBLE
+from reports.answer.headline import NEGLIGIBLE
 from reports.loads import AGENTS
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, from_seeds
