@@ -160,7 +160,7 @@ class MeasuredAnswer:
     counter: TokenCounter | None = None
     """Counts the tokens that the server does not report."""
     is_counted: bool = False
-    """Whether the token counts are those of `counter`."""
+    """Whether `counter` counted the tokens."""
     first_token_at_s: float | None = None
     last_byte_at_s: float = math.nan
     complete: bool = False

@@ -38,7 +38,7 @@ def tuned_of(sweep: SweepRecord) -> str | None:
 def capacities_against_tuned(
     capacities: Sequence[VariantCapacity], sweep: SweepRecord
 ) -> list[str]:
-    """Give the capacities as multiples of that of the tuned variant, seed by seed."""
+    """Give the capacities as multiples of the tuned variant's, seed by seed."""
     tuned = next((c for c in capacities if c.variant == tuned_of(sweep)), None)
     if tuned is None or tuned.load is None:
         return []

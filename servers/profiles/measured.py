@@ -158,8 +158,8 @@ class Measured(StrictModel):
         return max(seconds, 0.0) / self.reload.from_tier_tokens
 
     def profile(self) -> Profile:
-        """Return the fitted profile. Unmeasured bandwidths are assumed to be those of one PCIe 4
-        x16 link and one NVMe drive."""
+        """Return the fitted profile. Unmeasured bandwidths are assumed to be one PCIe 4 x16
+        link's and one NVMe drive's."""
         reload_s = self.reload_s_per_token
         pcie_bytes_per_s = PCIE4_X16 * LINK_EFFICIENCY
         return profile_of(
