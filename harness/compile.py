@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from setuptools import Extension
 
 GROUP = "turnstile_core"
-"""Name of the library with all compiled modules, which those of each module refer to."""
+"""Name of the library with all compiled modules, to which each module's own refers."""
 OPTIMIZATION = "1"
 """A higher level takes twice as long to compile, for 5% of speed."""
 FLAGS = ["-ffp-contract=off", "-fvisibility=hidden", "-Wno-all", "-w"]

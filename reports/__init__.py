@@ -21,7 +21,7 @@ def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
     """Write `report.html`, `cells.csv` and `cells.json` into a run folder, each atomically.
 
     The same folder gives the same bytes. `gantt` names the cells that are drawn program by program;
-    by default those of the answer.
+    by default the answer's.
     """
     from reports.page.write import write
 

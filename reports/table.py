@@ -65,7 +65,7 @@ class TableRow(NamedTuple):
 
 class Table(NamedTuple):
     heads: Sequence[str]
-    """The first is that of the names of rows."""
+    """The first is for the names of rows."""
     rows: Sequence[TableRow]
     here: str = ""
     """The head of the column with the load of the answer."""

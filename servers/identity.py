@@ -21,13 +21,13 @@ PROGRAM_HEADERS = (
 )
 """Headers with the program's id; the first of a request decides. The last two may name a tenant."""
 JOB_HEADERS = ("X-Job-Id", "X-Dynamo-Parent-Session-Id")
-"""Headers with the job's id, or that of the parent, of a sub-agent."""
+"""Headers with the job's id, or the parent's, of a sub-agent."""
 AGENT_HEADERS = (
     ("X-Claude-Code-Session-Id", "X-Claude-Code-Agent-Id"),
     ("Session-Id", "Thread-Id"),
 )
 """Headers of Claude Code and Codex: a session, and the sub-agent in it that sends the request. The
-main agent of Claude Code sends no agent, and that of Codex a thread with the session's id."""
+main agent of Claude Code sends no agent, and Codex's a thread with the session's id."""
 FINAL_HEADER = "X-Dynamo-Session-Final"
 """`true` in the program's last request. Dynamo's ThunderAgent router answers that request without
 generating anything, so turns of live replays do not have it, and the end is reported by a request
@@ -43,7 +43,7 @@ def is_valid_id(text: str) -> bool:
 
 
 def program_in(headers: Mapping[str, str]) -> str | None:
-    """Return the first valid id in headers with lower-case names, followed by that of a sub-agent;
+    """Return the first valid id in headers with lower-case names, followed by a sub-agent's;
     None if there is none."""
     ids = (headers.get(name.lower(), "") for name in PROGRAM_HEADERS)
     program = next(filter(is_valid_id, ids), None)

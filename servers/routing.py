@@ -110,7 +110,7 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
 }
 """What the policies of each project do, by the project's and the policy's name."""
 PACKAGES = {"dynamo": "ai-dynamo", "thunderagent-org": "ThunderAgent"}
-"""Packages whose name is not that of the project."""
+"""Packages whose name differs from the project's."""
 ON_GITHUB = {"thunderagent-org": "ThunderAgent-org/ThunderAgent on GitHub"}
 """Where projects are found that are not on PyPI."""
 ENGINES = {

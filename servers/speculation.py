@@ -19,7 +19,7 @@ DRAFT_LAYERS: Final = {"ngram": False, "eagle": True, "eagle3": True, "mtp": Tru
 """Methods of vLLM, and whether they draft with layers that have KV. vLLM then allocates slots for
 the next drafts too, and computes the last block of a prefix hit again."""
 NOT_MODELLED: Final = {
-    "draft_model": "its time and its KV are those of a second model; use eagle3 or mtp",
+    "draft_model": "it has the time and the KV of a second model; use eagle3 or mtp",
     "suffix": "its number of drafts depends on the text, which traces lack; use ngram",
     "medusa": "its heads have no KV and their time was not compared; use eagle3",
     "mlp_speculator": "its time was not compared; use eagle3",
@@ -45,7 +45,7 @@ class Speculation:
 
     @property
     def lookahead(self) -> int:
-        """Number of slots beyond those of a step's tokens, for the KV of the next drafts."""
+        """Number of slots beyond a step's tokens, for the KV of the next drafts."""
         return self.tokens if DRAFT_LAYERS[self.method] else 0
 
     @property
@@ -117,7 +117,7 @@ def _share(name: str, text: str) -> float:
 
 
 def _accept(shares: list[float], tokens: int) -> tuple[float, ...]:
-    """One share is that of drafts that are accepted if the drafts before them were."""
+    """One share is the share of drafts that are accepted if the drafts before them were."""
     if not shares:
         raise ValueError(f"accept is missing, the share of drafts that are accepted, {_EXAMPLE}")
     if len(shares) == 1:

@@ -8,7 +8,7 @@ In: the text of `--policies`, a comma list of
     my_module:MyPolicy        a class of your own, also in the working directory
     continuum(k=50)           with arguments of the policy's constructor
     continuum(victim=lcf)     with another rule for the turn to preempt (`servers.policies.victims`)
-    fcfs(long_prefill=512)    with settings of the engine, which override those of the machine
+    fcfs(long_prefill=512)    with settings of the engine, which override the machine's
     fcfs-tuned(watermark=0.1) fcfs with settings that a search found (`harness.cli.tuned`)
     continuum+                over LMCache
     continuum(k=50)+native    over vLLM's own offloading
@@ -146,7 +146,7 @@ class Variant:
         return needs if self.offload is None or "tier" in needs else ("tier", *needs)
 
     def limited(self, limits: Limited) -> Limited:
-        """Return the engine's settings with those of the variant. Raise InvalidVariant."""
+        """Return the engine's settings with the variant's. Raise InvalidVariant."""
         try:
             return replace(limits, **dict(self.limits))
         except InvalidInput as error:

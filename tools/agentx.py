@@ -1,6 +1,6 @@
 """The results of AgentX that docs/reference/results.md shows: docs/data/agentx.json.
 
-`python -m tools.agentx RUN…` writes those of sweeps with the same scenario, window and seeds to it.
+`python -m tools.agentx RUN…` writes sweeps with the same scenario, window and seeds to it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class JobTimes(msgspec.Struct, frozen=True, array_like=True):
     p95_s: float
     p99_s: float
     slowdown_max: float
-    """The largest completion time ÷ that of the same job alone on an idle machine."""
+    """The largest completion time ÷ the same job's alone on an idle machine."""
 
 
 class TableLoad(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class TableLoad(msgspec.Struct, frozen=True):
         return mean_of_positive(values.values()) if values else None
 
     def ratio(self, variant: str, to: str, metric: str) -> Estimate | None:
-        """Return the metric of one variant ÷ that of another, paired by seed."""
+        """Return the metric of one variant ÷ another's, paired by seed."""
         return paired_ratio(self.values(variant, metric), self.values(to, metric))
 
 

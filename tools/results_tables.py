@@ -148,7 +148,7 @@ def _name(variant: str, result: TableResult) -> str:
 
 
 def _capacity(result: TableResult, variant: str) -> str:
-    """Return the capacity ÷ that of the baseline, or why it is no number."""
+    """Return the capacity ÷ the baseline's, or why it is no number."""
     ratio = result.ratio(variant, BASELINE)
     if ratio is not None:
         return f"**{ratio.value:.2f}**" if ratio.differs_from_one else f"{ratio.value:.2f}"

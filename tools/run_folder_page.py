@@ -1,7 +1,7 @@
 """Renews the tables of docs/reference/run-folder.md from the records of `servers.records`.
 
 `make run-folder` runs it; a test checks that the page is current. Fields of turns.jsonl and
-engine.jsonl have their meaning in annotations, those of JSON documents in docstrings.
+engine.jsonl have their meaning in annotations, fields of JSON documents in docstrings.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def read_world(path: Path = FILE) -> World:
 
 
 def add(world: World, runs: Sequence[Path]) -> World:
-    """Return the predictions with those of `runs`, which replace earlier ones."""
+    """Return the predictions with the ones of `runs`, which replace earlier ones."""
     added = [orjson.loads((run / "experiment.json").read_bytes()) for run in runs]
     kept = ("verdict", "outcome", "findings")
     new = {

@@ -73,7 +73,7 @@ PrefixBegin = tuple[str | None, int]
 
 def check_prefixes(programs: Sequence[Program], begins: MutableMapping[str, PrefixBegin]) -> None:
     """Check that each prefix begins at the same place of the prefix tree in all programs. `begins`
-    has the places of earlier prefixes and is extended by those of these programs."""
+    has the places of earlier prefixes and is extended by these programs'."""
     for program in programs:
         _check_path(program, begins)
 

@@ -20,7 +20,7 @@ READ_BYTES = 1 << 10
 
 
 def decompressed(path: Path, file: IO[bytes]) -> IO[bytes]:
-    """Return the content of a file, or the file itself if its suffix is that of no compression."""
+    """Return the content of a file, or the file itself if its suffix names no compression."""
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.GzipFile(fileobj=file))
     return io.BufferedReader(_Zstandard(file)) if path.suffix == ".zst" else file

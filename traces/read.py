@@ -322,7 +322,7 @@ def _load_any(
 
 
 def _split_name(path: Path) -> tuple[str, str]:
-    """Return a file's name without suffixes, and its suffix without that of its compression."""
+    """Return a file's name without suffixes, and its suffix without its compression's."""
     plain = Path(plain_name(path))
     return plain.stem, plain.suffix
 

@@ -29,7 +29,7 @@ PLAUSIBLE = (1.0, 10.0)
 """Outside this range of characters per token, a text and its usage do not belong together, as with
 an abbreviated prompt."""
 MAX_REMEMBERED = 1024
-"""Number of texts that are not counted again. A prompt repeats those of the prompt before."""
+"""Number of texts that are not counted again. A prompt repeats the texts of the prompt before."""
 
 
 @dataclass(slots=True)

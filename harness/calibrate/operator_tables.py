@@ -180,7 +180,7 @@ def _refuse_unsupported_layers(llm: Model, what: str) -> None:
 
 
 def _config(llm: Model) -> JsonObject:
-    """Return a config.json that the package can read; it would download those of other models. It
+    """Return a config.json that the package can read; it would download other models'. It
     has the text part of a model that also reads images."""
     config = {**llm.config, **llm.config.get("text_config", {})}
     architectures = llm.config.get("architectures") or [""]
@@ -267,7 +267,7 @@ def profile_from_tables(
     step_tokens: int,
     engine_version: str | None = None,
 ) -> FromTables:
-    """Memory and links are those of the analytic profile, whose errors this raises too."""
+    """Memory and links are as in the analytic profile, whose errors this raises too."""
     n = gpus_for(hardware_name, model_name, gpus)
     analytic = analytic_profile(
         hardware_name, model_name, gpus=n, max_model_len=max_model_len, kv_blocks=kv_blocks

@@ -155,7 +155,7 @@ def main() -> None:
 
 def _refuse_control_characters(arguments: list[str]) -> None:
     """Exit if an argument would move the cursor or change colours wherever it is printed, such as
-    the name of a run folder. Arguments after `--` are those of other programs."""
+    the name of a run folder. Arguments after `--` are for other programs."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for argument in own:
         if re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", argument):

@@ -39,7 +39,7 @@ def run_from_settings(
     condition: Condition | None = None,
 ) -> tuple[Path, Mapping[str, str]]:
     """Return the run folder and the errors of failed cells by name. The errors are printed.
-    `arguments` are those of the command. `condition` is checked before any cell runs."""
+    `arguments` are the command's. `condition` is checked before any cell runs."""
     workers = execution.workers
     with one_line_errors():
         if workers is not None and workers < 1:

@@ -78,7 +78,7 @@ def show_distances(distances: Sequence[Distance]) -> None:
 
 
 def show_likenesses(likenesses: Sequence[Likeness], programs: Sequence[Program]) -> None:
-    """Print the means of the programs beside those of the recipes, the nearest first."""
+    """Print the means of the programs beside the recipes', the nearest first."""
     if not likenesses:
         return
     shown = [name for name in QUANTITIES if name != KEPT]

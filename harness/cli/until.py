@@ -32,7 +32,7 @@ class NotYet(NamedTuple):
 
     reason: str
     seeds: int
-    """How many seeds the next round has, including those of the last one."""
+    """How many seeds the next round has, including the last round's."""
 
 
 Rule = Callable[[Path, int], NotYet | None]
@@ -92,7 +92,7 @@ def run_until(
 
 
 def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
-    """Return the seeds of the first round: those of the folder if it has begun already."""
+    """Return the seeds of the first round: the folder's if it has begun already."""
     from harness.load.rates import parse_seeds
     from harness.sweep.resolve import DEFAULT_SEEDS
     from reports.run_folder.read import read_sweep

@@ -57,7 +57,7 @@ def connected(cluster: str, cores: int, needs: Needs) -> Iterator[None]:
     options: dict[str, Any] = {}
     folder = None
     if address is None:
-        # Ray's sockets have at most 107 characters, which those of a long TMPDIR would exceed.
+        # Paths of Ray's sockets have at most 107 characters, which a long TMPDIR would exceed.
         folder = tempfile.mkdtemp(prefix="turnstile-ray-", dir="/tmp")
         options = {"num_cpus": cores, "_temp_dir": folder, "include_dashboard": False}
     else:

@@ -81,7 +81,7 @@ def run_on_node(work: list[Any], call: bytes, task: int, ticks: Any, use_core: b
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Yield a new folder on this node, and remove those of workers that were killed here."""
+    """Yield a new folder on this node, and remove the folders of workers that were killed here."""
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         with _locked(path) as is_mine:
             if is_mine:

@@ -194,7 +194,7 @@ def _variants(policies: str, server: Server) -> tuple[Variant, ...]:
 
 
 def _kv_gb_per_s(sim: SimEngine) -> float | None:
-    """Return the bandwidth between the GPUs of two workers: that of their links, or of PCIe."""
+    """Return the bandwidth between the GPUs of two workers, over their links or PCIe."""
     if sim.gpus is None:
         return None
     gpu = sim.gpu or hardware(sim.hardware)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from harness.cells.job import Job
 from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.replay.identity import RELEASE_PROGRAM
-from harness.replay.live_server import WITHOUT_CHAT, LiveServer
+from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
 from servers.foreign_routers.installation import Deployment, RouterInstallation, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
@@ -85,7 +85,7 @@ def behind_router(
     stack.enter_context(process)
     apis = servers[0].apis
     if router.project == "sglang-router":
-        apis = apis._replace(text=WITHOUT_CHAT.text)
+        apis = apis._replace(text=apis.plain)
     ends = SESSION_ENDS.get(router.project, ())
     target = LiveServer(process.base_url, session_ends=ends, behind=tuple(servers), apis=apis)
     return [target], [process]

@@ -246,7 +246,7 @@ def sim_engine(
         limits = replace(limits, speculate=str(speculation))
         notes = (*notes, _describe_drafts(speculation, machine.speculate or ""))
         if found.file is not None and speculation.drops_block:
-            notes = (*notes, "the KV memory is as measured, without that of draft layers")
+            notes = (*notes, "the KV memory is as measured, without the KV of draft layers")
     for variant in chosen:
         variant.limited(limits)
     return SimEngine(

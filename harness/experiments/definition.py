@@ -305,7 +305,7 @@ class ArmSweep(NamedTuple):
 
     arm: Arm
     folder: str
-    """Relative to that of the experiment."""
+    """Relative to the experiment's."""
     plan: SweepPlan
 
 

@@ -31,17 +31,6 @@ def measure(
     command are recorded."""
     if experiment.kind == "scheduler-overhead":
         return finish(about, tuple(scheduler_overhead()), folder)
-    return _sweeps(experiment, about, folder, change, workers, arguments)
-
-
-def _sweeps(
-    experiment: Experiment,
-    about: ExperimentText,
-    folder: Path,
-    change: Change,
-    workers: int,
-    arguments: Sequence[str],
-) -> ExperimentReport:
     parts = list(plans(experiment, folder, change))
     by_folder = {part.folder: part.plan for part in parts}
     outcome = run_sweeps(by_folder, folder, Execution(workers=workers), arguments=arguments)

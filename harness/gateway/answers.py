@@ -2,7 +2,7 @@
 
 In: the bytes of a streamed or whole answer. Out: the bytes for the client, and the answer's text,
 tool calls, token counts, and times reported by the server. Answers are read as chat completions or
-completions; `anthropic_messages` and `openai_responses` translate those of other APIs.
+completions; `anthropic_messages` and `openai_responses` translate other APIs' answers.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class AnswerApi(NamedTuple):
     """How the requests and the answers of an API are read."""
 
     chat: Callable[[JsonObject], JsonObject]
-    """Returns the `messages` and `tools` of a request as those of a chat completion."""
+    """Returns the `messages` and `tools` of a request as a chat completion has them."""
     answer: type[ForwardedAnswer]
     has_stream_options: bool = False
     """Whether streams contain token counts only if the request asks for them."""

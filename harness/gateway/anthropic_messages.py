@@ -1,4 +1,4 @@
-"""Reads requests and answers of Anthropic's Messages API as those of chat completions.
+"""Reads requests and answers of Anthropic's Messages API as chat completions.
 
 Claude Code and the `anthropic` client use this API at `/v1/messages`. In: the body of a request;
 the events of a stream, or a whole answer. Out: messages, tools, and chunks of chat completions.

@@ -27,7 +27,7 @@ from traces.lenient import items, mapping
 PIECE = 256
 """Length of a piece in characters or token ids. In a chat, each message is a piece."""
 MAX_DIGESTS = 200_000
-"""Limit of stored digests, which take 30 MB; those of the most recent programs are kept."""
+"""Limit of stored digests, which take 30 MB; the most recent programs keep theirs."""
 
 SYSTEM = ("system", "developer")
 

@@ -1,4 +1,4 @@
-"""Reads requests and answers of OpenAI's Responses API as those of chat completions.
+"""Reads requests and answers of OpenAI's Responses API as chat completions.
 
 Codex and the `openai` client use this API at `/v1/responses`. In: the body of a request; the events
 of a stream, or a whole answer. Out: messages, tools, and chunks of chat completions.

@@ -66,7 +66,7 @@ def _burst(text: str) -> int:
 
 
 def refuse_part_of_day(horizon: HorizonRecord | None, text: str, process: str) -> None:
-    """Raise InvalidInput for a horizon in which the mean rate is not that of a day."""
+    """Raise InvalidInput for a horizon whose mean rate differs from a day's."""
     whole = horizon is not None and horizon.jobs is None and not horizon.seconds % UNITS_S["d"]
     if not whole:
         raise InvalidInput(

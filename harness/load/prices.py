@@ -58,7 +58,7 @@ def parse_api_price(text: str | None) -> ApiPriceRecord | None:
 def price_of_gpu(
     given: Mapping[str, float], hardware: str | None, gpu: Numbers | None
 ) -> PriceRecord | None:
-    """Return the given price, else that of the GPU file, else the list price; None if all lack
+    """Return the given price, else the GPU file's, else the list price; None if all lack
     one."""
     usd = given.get(hardware or EVERY, given.get(EVERY))
     if usd is not None:

@@ -165,7 +165,7 @@ class Load:
         str | None,
         Option(
             "How long jobs arrive at a rate in virtual time, from an empty machine: 8h or 7d, or "
-            "24h,5000 for at most 5,000 jobs. All but those of --burst are measured, and a rate is "
+            "24h,5000 for at most 5,000 jobs. All jobs but the burst's are measured, and a rate is "
             "sustained if they meet the SLO. steady: jobs arrive until a steady state after a "
             "burst has been measured. Default: 24h,5000.",
             "TIME[,JOBS]",
@@ -211,7 +211,7 @@ class Load:
 
     @property
     def process(self) -> str:
-        """The arrival process: that of `agents` if they are given. `harness.sweep.resolve` chooses
+        """The arrival process: `agents` if their number is given. `harness.sweep.resolve` chooses
         another one for recorded sessions."""
         arrivals = self.arrivals or "poisson"
         chosen = self.agents is not None or self.scenario is not None
@@ -441,7 +441,7 @@ class Server:
             "Comma-separated names from bench list routers, or your classes, optionally with "
             "arguments, for several --replicas; each policy runs behind each router. With --engine "
             "vllm also routers of other projects, such as vllm-router:consistent_hash or, with "
-            "--prompts text, sglang-router:manual; with dynamo-mocker those of Dynamo. Default: "
+            "--prompts text, sglang-router:manual; with dynamo-mocker Dynamo's. Default: "
             "sticky; dynamo:kv with dynamo-mocker; in bench serve none, so that it prints the URLs "
             "of all servers.",
             "NAMES",
@@ -715,7 +715,7 @@ class Execution:
     cluster: Annotated[
         str | None,
         Option(
-            "Run cells as tasks of a Ray cluster: ray (on this machine, or that of this Ray job), "
+            "Run cells as tasks of a Ray cluster: ray (this machine, or this Ray job's cluster), "
             "HOST:6379 on one of its nodes, or ray://HOST:10001. --workers limits the cells at a "
             "time.",
             "ADDRESS",

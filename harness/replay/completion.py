@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from msgspec import UNSET
@@ -43,75 +44,29 @@ MAX_OUTPUT_TOKENS = 4_000_000
 
 def completion_body(
     model: str,
-    prompt: Ids,
+    prompt: Ids | str | Sequence[dict[str, str]],
     turn: Turn,
     program_id: str,
     index: int,
     is_last: bool,
     *,
-    id_fields: Iterable[str] = (),
-    is_dynamo: bool = False,
-) -> bytes:
-    """`id_fields`: fields of the body in which the server expects the program's id."""
-    fields = {"model": model, "prompt": prompt, **dict.fromkeys(id_fields, program_id)}
-    return _body(fields, turn, program_id, index, is_last, is_dynamo)
-
-
-def chat_body(
-    model: str,
-    prompt: Sequence[Message],
-    turn: Turn,
-    program_id: str,
-    index: int,
-    is_last: bool,
-    *,
+    field: str = "prompt",
     id_fields: Iterable[str] = (),
     cache_salt: str | None = None,
     is_dynamo: bool = False,
     answer: Sequence[int] = (),
+    ignore_eos: bool = True,
 ) -> bytes:
-    """`cache_salt` (vLLM): only prompts with the same salt share KV. `answer`: tokens with which
+    """`field`: of the body, for the prompt; `id_fields`: in which the server expects the program's
+    id. `cache_salt` (vLLM): only prompts with the same salt share KV. `answer`: tokens with which
     the answer begins, for servers that replay answers."""
-    messages = [message._asdict() for message in prompt]
-    fields = {"model": model, "messages": messages, **dict.fromkeys(id_fields, program_id)}
+    body: JsonObject = {"model": model, field: prompt, **dict.fromkeys(id_fields, program_id)}
     if cache_salt is not None:
-        fields["cache_salt"] = cache_salt
-    return _body(fields, turn, program_id, index, is_last, is_dynamo, answer)
-
-
-def text_body(
-    model: str,
-    prompt: Sequence[Message],
-    turn: Turn,
-    program_id: str,
-    index: int,
-    is_last: bool,
-    *,
-    id_fields: Iterable[str] = (),
-    cache_salt: str | None = None,
-) -> bytes:
-    """Send the messages as one text, each after its role. A longer conversation only adds to it."""
-    text = "".join(f"{message.role}: {message.content}\n" for message in prompt)
-    fields = {"model": model, "prompt": text, **dict.fromkeys(id_fields, program_id)}
-    if cache_salt is not None:
-        fields["cache_salt"] = cache_salt
-    return _body(fields, turn, program_id, index, is_last)
-
-
-def _body(
-    fields: JsonObject,
-    turn: Turn,
-    program_id: str,
-    index: int,
-    is_last: bool,
-    is_dynamo: bool = False,
-    answer: Sequence[int] = (),
-) -> bytes:
-    body = {
-        **fields,
+        body["cache_salt"] = cache_salt
+    body |= {
         "max_tokens": turn.output_tokens,
         "min_tokens": turn.output_tokens,
-        "ignore_eos": True,
+        "ignore_eos": ignore_eos,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -128,6 +83,17 @@ def _body(
             **({"answer": answer} if answer else {}),
         }
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def chat_body(model: str, prompt: Sequence[Message], *turn: Any, **options: Any) -> bytes:
+    messages = [message._asdict() for message in prompt]
+    return completion_body(model, messages, *turn, field="messages", **options)
+
+
+def text_body(model: str, prompt: Sequence[Message], *turn: Any, **options: Any) -> bytes:
+    """Send the messages as one text, each after its role. A longer conversation only adds to it."""
+    text = "".join(f"{message.role}: {message.content}\n" for message in prompt)
+    return completion_body(model, text, *turn, **options)
 
 
 class QueueFull(TurnFailed):
@@ -157,7 +123,7 @@ class MeasuredAnswer:
     counter: TokenCounter | None = None
     """Counts the tokens that the server does not report."""
     is_counted: bool = False
-    """Whether the token counts are those of `counter`."""
+    """Whether `counter` counted the tokens."""
     first_token_at_s: float | None = None
     last_byte_at_s: float = math.nan
     complete: bool = False

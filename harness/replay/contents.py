@@ -93,7 +93,7 @@ class ProgramPaths:
         """By tree: the further paths, and the latest with the number of its turn."""
 
     def of_turn(self, turn: int, tree: int) -> Path:
-        """Return the path of a turn, which is not before that of the last call with this tree."""
+        """Return the path of a turn. With one tree, turns come in order of time."""
         drawn = self._drawn.get(tree)
         paths, latest, path = drawn or (self._trees[tree].paths(self._program), -1, ())
         while latest < turn:

@@ -38,7 +38,7 @@ def api_key() -> str | None:
 
 
 def known_keys(key: str | None) -> tuple[str, ...]:
-    """Return the secrets that messages must not contain: `key`, and those of the environment."""
+    """Return the secrets that messages must not contain: `key`, and secrets of the environment."""
     return (*secrets_of(os.environ), *([key] if key else ()))
 
 

@@ -146,7 +146,7 @@ class _Live:
                 self.schedule.start_background(request, at_ps)
 
     def background_end(self) -> BackgroundEnd:
-        """Return the end of the background, which is that of the last job."""
+        """Return the end of the background, which ends with the last job."""
         unfinished = sorted(self._unfinished, key=itemgetter(0))
         return BackgroundEnd(until_s=self._jobs_ended_s or 0.0, unfinished=unfinished)
 

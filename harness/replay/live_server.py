@@ -28,11 +28,11 @@ class Apis(NamedTuple):
 
     tokens: Api
     text: Api
+    plain: Api = Api("/v1/completions", text_body)
+    """For messages, behind a router that drops fields which it does not know from chats."""
 
 
 OPENAI = Apis(Api("/v1/completions", completion_body), Api("/v1/chat/completions", chat_body))
-WITHOUT_CHAT = OPENAI._replace(text=Api("/v1/completions", text_body))
-"""Of a router that drops fields which it does not know from chat requests."""
 DYNAMO = Apis(
     Api("/v1/completions", partial(completion_body, is_dynamo=True)),
     Api("/v1/chat/completions", partial(chat_body, is_dynamo=True)),

@@ -1,7 +1,7 @@
 """Detects when a cell's servers are lost or stuck.
 
 In: for each server the bytes and failed turns that the replay reports, the responses of
-`/v1/models`, which do not need the engine, and at the end those of `/health`, if a turn has failed.
+`/v1/models`, which do not need the engine, and at the end `/health`, if a turn has failed.
 Out: the reason why a server counts as lost, with which the cell fails. A byte of any turn counts
 for its whole server, so a turn may be in the queue or in prefill for any time. Times in seconds on
 the machine's monotonic clock.

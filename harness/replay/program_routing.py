@@ -55,7 +55,7 @@ class ProgramRouting:
         ends_program: bool,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """Report the end of a turn, and that of its program to the servers that do not know it.
+        """Report the end of a turn, and the end of its program to the servers that do not know it.
 
         `served_by`: the server that served the turn, None if unknown.
         """
@@ -109,7 +109,7 @@ class ProgramRouting:
             tasks.create_task(report)
 
     def _runs(self, run: ActiveProgram) -> Runs:
-        """Return the contents of the prompt, which are those of a replay in virtual time."""
+        """Return the contents of the prompt, as in a replay in virtual time."""
         if not self.router.router.needs_runs:
             return ()
         program = run.program

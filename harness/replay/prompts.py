@@ -7,7 +7,7 @@ has the same ids in all prompts that contain it. Two prompts thus share the same
 inside a prefix, where the prefix's ids replace the generated ones. The ids depend on the program,
 the vocabulary and the seed, and not on the order in which turns are sent.
 
-In text mode prompts repeat the recorded answers and not those of this engine, so cache hits end
+In text mode prompts repeat the recorded answers, not this engine's, so cache hits end
 where the two differ.
 """
 

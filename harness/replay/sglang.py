@@ -11,10 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
-from harness.replay.completion import PartialAnswer, error_message, without_prompt
+from harness.replay.completion import (
+    PartialAnswer,
+    chat_body,
+    error_message,
+    text_body,
+    without_prompt,
+)
 from harness.replay.http import RequestFailed, api_key, known_keys
 from harness.replay.live_server import OPENAI, Api, Apis
 from harness.replay.prompts import Ids
@@ -51,11 +58,13 @@ def generate_body(
 
 
 def sampling_params(output_tokens: int) -> JsonObject:
-    """Return the parameters of an answer of exactly this length. SGLang refuses unknown ones."""
+    """Return the parameters of an answer of exactly this length. SGLang refuses unknown ones.
+
+    Not `ignore_eos`, with which SGLang reserves KV for the whole answer: agents do not send it, and
+    `min_new_tokens` suppresses the tokens that end an answer too."""
     return {
         "max_new_tokens": output_tokens,
         "min_new_tokens": output_tokens,
-        "ignore_eos": True,
         "temperature": 0,
     }
 
@@ -91,7 +100,11 @@ class GeneratedAnswer(PartialAnswer):
             self.metrics = {"queue_time_ms": queue_s * 1000}
 
 
-SGLANG_APIS = Apis(Api("/generate", generate_body, GeneratedAnswer), OPENAI.text)
+SGLANG_APIS = Apis(
+    Api("/generate", generate_body, GeneratedAnswer),
+    Api(OPENAI.text.path, partial(chat_body, ignore_eos=False)),
+    Api(OPENAI.plain.path, partial(text_body, ignore_eos=False)),
+)
 
 
 def is_sglang(model: JsonObject) -> bool:

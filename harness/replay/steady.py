@@ -17,7 +17,8 @@ from servers.basics.clock import PS_PER_S
 from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
 
 BURST_JOBS, BURST_IDLE_JCTS = 25, 2
-"""Jobs that arrive together at the beginning: this many, and those of this many idle JCTs."""
+"""Jobs that arrive together at the beginning: this many, and as many as arrive in this many idle
+JCTs."""
 RECOVERY_JOBS, RECOVERY_IDLE_JCTS = 200, 10
 """The system may recover from the burst during this many jobs, or those that arrive in this many
 idle JCTs if they are more."""
@@ -60,7 +61,7 @@ class SteadyWindow(Window):
         return len(self._starts_ps) >= self.end_job + 2
 
     def _rejected(self) -> str | None:
-        """Return why the complete window is not that of a steady state; None if it is."""
+        """Return why the complete window has no steady state; None if it has one."""
         jct_s, window = self._jct_s(), f"a window of {self.jobs:,} jobs"
         mean_s = math.fsum(jct_s) / len(jct_s)
         if self.jobs / self._jobs_per_s < MIN_JCTS * mean_s:

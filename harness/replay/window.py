@@ -1,4 +1,4 @@
-"""The measured jobs of a cell: those of a window in steady state, of agents, or of a horizon.
+"""The measured jobs of a cell: of a window in steady state, of agents, or of a horizon.
 
 In: starts and ends of jobs, and their turns. Out: whether the cell is over, and its times in
 done.json. `harness.replay.steady` decides whether the window of a stream is accepted. Jobs of
@@ -77,7 +77,7 @@ class Window:
         raise NotImplementedError
 
     def _rejected(self) -> str | None:
-        """Return why the complete window is not that of a steady state; None if it is."""
+        """Return why the complete window has no steady state; None if it has one."""
         raise NotImplementedError
 
     def _jct_s(self) -> list[float]:

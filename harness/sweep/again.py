@@ -24,7 +24,7 @@ def run_again(plan: SweepPlan, folder: Path, name: str) -> Path:
     plan does not have, and CellFailed."""
     if not folder.is_dir():
         raise InvalidInput(
-            f"--show {name}: no run {folder} with these settings; give those of its sweep: "
+            f"--show {name}: no run {folder} with these settings; give its sweep's: "
             f"bench sweep RUN/sweep.toml --out RUN --show {name}"
         )
     known = [path.parent.name for path in sorted(folder.glob("*/cell.json"))]

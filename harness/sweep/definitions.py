@@ -59,7 +59,7 @@ class Source(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def read_source(module: str, is_package: bool, content: bytes) -> Source:
-    """Return what the names in a file mean; those of its imports only if it cannot be parsed."""
+    """Return what the names in a file mean; of a file that cannot be parsed, only its imports."""
     key = hashlib.sha256(b"\0".join([_own_content(), module.encode(), content])).hexdigest()
     stored = cache_folder().with_name("definitions") / key
     with suppress(OSError, msgspec.MsgspecError):

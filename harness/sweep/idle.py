@@ -1,7 +1,7 @@
 """Measure the times on an idle machine, on which each job of a seed runs alone.
 
 In: a plan and a seed. Out: means and percentiles. The mean JCT, T0, sets the length of the windows
-of all cells with that seed. Engine and machine are those of the plan, without offload; the policy
+of all cells with that seed. Engine and machine are the plan's, without offload; the policy
 is fcfs.
 """
 

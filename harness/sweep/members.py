@@ -2,7 +2,7 @@
 
 In: settings with a list in --hardware, --model or --burst. Out: a folder that contains a run folder
 for each, `members.json`, which names them, and `sweep.toml`, which repeats all. The run folders
-are like those of single sweeps, so their cells are reused in both directions.
+are like single sweeps', so their cells are reused in both directions.
 """
 
 from __future__ import annotations

@@ -275,8 +275,8 @@ def _horizon(
     arrivals: Arrivals,
     rates: tuple[float | None, ...],
 ) -> HorizonRecord | None:
-    """Return for how long jobs arrive; None if their number or that of agents sets the load, and
-    for a steady state."""
+    """Return for how long jobs arrive; None if their number or the agents' sets the load, and for a
+    steady state."""
     if fixed or arrivals.takes_agents:
         given = load.horizon if load.horizon is not None else load.burst
         if given is None:

@@ -81,7 +81,7 @@ def run_sweeps(
     pool: Pool | None = None,
     run: RunCell = run_cell,
 ) -> SweepOutcome:
-    """Run the cells of all plans, or those of a shard. A single plan is named `ONE`.
+    """Run the cells of all plans, or of a shard. A single plan is named `ONE`.
 
     `arguments` of the command are recorded. `on_begin` is called after the plans and folders have
     passed all checks. `claim` claims the common folder, and is entered when the plans have passed

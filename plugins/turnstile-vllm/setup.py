@@ -1,6 +1,6 @@
 """Builds the package from `servers`: the modules that the plug-in imports, under its own name.
 
-In a checkout, the sources are those of `servers`. A source distribution has the package itself, so
+In a checkout, the sources are in `servers`. A source distribution has the package itself, so
 that it can be built anywhere.
 """
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from reports.answer.capacity_context import CapacityContext
-from reports.answer.capacity_headline import MOST_NUMBERS, headline, value_of
+from reports.answer.capacity_headline import headline, value_of
 from reports.answer.fails_first import FailsFirst, limited_by, unlimited_kv_sentences
 from reports.answer.findings import (
     capacities_against_tuned,
     distance_from_bound,
     distance_from_rate_bound,
 )
+from reports.answer.headline import MOST_NUMBERS
 from reports.answer.left_out import valid_points
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.verdict import Answer

@@ -9,18 +9,13 @@ import math
 from collections.abc import Sequence
 
 from reports.answer.capacity_context import CapacityContext
+from reports.answer.headline import MOST_NAMES, Contender, Ranking
 from reports.capacity.estimate import Kind
 from reports.loads import LEAST_JOBS, MIN_JOBS, least_rate
 from reports.statistics.best import undecided
-from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds
-from servers.basics.phrasing import counted, listed, seconds, time_span, times
-
-MOST_NAMES = 5
-"""The headline names at most this many tied schedulers; the table has all."""
-MOST_NUMBERS = 4
-"""The headline gives the capacities of at most this many tied schedulers."""
-WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+from servers.basics.phrasing import counted, listed, seconds, time_span
 
 
 def rate_interval(estimate: Estimate) -> str:
@@ -67,74 +62,31 @@ def _of_finished(
 ) -> str:
     if best[0].kind is Kind.ALWAYS:
         return _always(best, context)
-    first, value = best[0], value_of(best[0])
-    contenders = len([c for c in capacities if not c.reference])
+    first, contenders = best[0], len([c for c in capacities if not c.reference])
+    place = f"on {context.machine}"
     if contenders == 1:
         return (
-            f"{first.variant} sustains {first.text()} on {context.machine}"
-            f" ({rate_interval(value)}). It is compared with no other {context.noun}."
+            f"{first.variant} sustains {first.text()} {place} ({rate_interval(value_of(first))})."
+            f" It is compared with no other {context.noun}."
         )
-    everyone = len(best) == contenders
-    if not everyone and any(c.variant == context.baseline for c in best):
-        return _baseline_wins(best, context)
-    if len(best) == 1:
-        more = _more(best, context)
-        return f"{first.variant} sustains {first.text()} on {context.machine}{more}."
-    return _ties(best, context, everyone)
-
-
-def _ties(best: Sequence[VariantCapacity], context: CapacityContext, everyone: bool) -> str:
-    """List tied variants, each with its own number, since a range would read as an interval. Equal
-    numbers appear once."""
-    count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
-    who = f"{'The' if undecided(best) else 'All'} {len(best)}" if everyone else count
-    tie = f"{who} {context.noun}s {_tie(best, context)}"
-    high, low = best[0], best[-1]
-    most, least = high.text(), f"{value_of(low).value:.3g}"
-    if value_of(low).value >= (1 - EQUAL_WITHIN) * value_of(high).value:
-        names = "" if everyone else f": {_names([c.variant for c in best])}"
-        more = "" if everyone else _more([high], context)
-        return f"{tie}{names}. They sustain about {most} on {context.machine}{more}."
-    if len(best) <= MOST_NUMBERS:
-        others = [f"{c.variant} {value_of(c).value:.3g}" for c in best[1:]]
-        all_of_them = listed([f"{high.variant} sustains {most}", *others])
-        more = "" if everyone else _more(best, context)
-        return f"{tie}: on {context.machine} {all_of_them}{more}."
-    above = "" if everyone else _more([high], context)
-    below = "" if not above or low.ratio is None else f" ({times(low.ratio.value)})"
-    return (
-        f"{tie}: the highest, {high.variant}, sustains {most} on {context.machine}{above}, and the"
-        f" lowest, {low.variant}, {least}{below}."
-    )
-
-
-def _more(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
-    """Compare with the baseline; a single ratio has its interval."""
-    ratios = [c.ratio for c in best if c.ratio is not None]
-    if len(ratios) < len(best):
-        return ""
-    certain = f" ({interval(ratios[0])})" if len(best) == 1 else ""
-    return f", {listed([times(r.value) for r in ratios])} as many as {context.baseline}{certain}"
+    tie = f"are equal within {EQUAL_WITHIN:.0%}"
+    if undecided(best):
+        tie = f"are not distinguished with {counted(context.seeds, 'seed')}"
+    return Ranking(
+        [Contender(c.variant, value_of(c).value, c.text(), c.ratio) for c in best],
+        everyone=len(best) == contenders,
+        baseline=context.baseline,
+        within=EQUAL_WITHIN,
+        tie=tie,
+        noun=context.noun,
+        place=place,
+        is_better=f"sustains more {context.ladder.things}",
+    ).sentence()
 
 
 def value_of(capacity: VariantCapacity) -> Estimate:
     value = capacity.load
     return Estimate(math.nan, math.nan, math.nan) if value is None else value
-
-
-def _baseline_wins(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
-    base = next(c for c in best if c.variant == context.baseline)
-    sustains = f"{base.variant}, which sustains {base.text()} on {context.machine}"
-    if len(best) == 1:
-        return f"No {context.noun} sustains more {context.ladder.things} than {sustains}."
-    tied = _names(["it", *(c.variant for c in best if c is not base)])
-    return f"No {context.noun} sustains more than {sustains}; {tied} {_tie(best, context)}."
-
-
-def _tie(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
-    if undecided(best):
-        return f"are not distinguished with {counted(context.seeds, 'seed')}"
-    return f"are equal within {EQUAL_WITHIN:.0%}"
 
 
 def _names(names: Sequence[str]) -> str:

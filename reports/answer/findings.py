@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from reports.answer.speed_headline import NEGLIGIBLE
+from reports.answer.headline import NEGLIGIBLE
 from reports.loads import AGENTS
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, from_seeds
@@ -38,7 +38,7 @@ def tuned_of(sweep: SweepRecord) -> str | None:
 def capacities_against_tuned(
     capacities: Sequence[VariantCapacity], sweep: SweepRecord
 ) -> list[str]:
-    """Give the capacities as multiples of that of the tuned variant, seed by seed."""
+    """Give the capacities as multiples of the tuned variant's, seed by seed."""
     tuned = next((c for c in capacities if c.variant == tuned_of(sweep)), None)
     if tuned is None or tuned.load is None:
         return []

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reports.answer.capacity_context import MachinePrice, price_of
+from reports.answer.headline import NEGLIGIBLE
 from reports.answer.report import Report
-from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT, PER_S
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from reports.answer.capacity_headline import WORDS
+from reports.answer.headline import WORDS
 from reports.metrics.cells import Results
 from reports.statistics.bootstrap import MIN_SEEDS, interval, widened_by
 from reports.statistics.points import Comparison, Point

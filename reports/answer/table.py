@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from reports.answer.capacity_rows import CapacityRow
-from reports.answer.speed_headline import NEGLIGIBLE
+from reports.answer.headline import NEGLIGIBLE
 from reports.answer.speed_ups import PER_S
 from reports.metrics.background import MEAN_TTFT, P95_TTFT, REQUESTS, SERVED
 from reports.numbers import DASH, digits

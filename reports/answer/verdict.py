@@ -29,6 +29,7 @@ from reports.answer.findings import (
     no_difference,
     possible_gain,
 )
+from reports.answer.headline import NEGLIGIBLE, Contender, Ranking
 from reports.answer.left_out import points_left_out, so_far, valid_points
 from reports.answer.noise import (
     different_times,
@@ -41,7 +42,6 @@ from reports.answer.noise import (
     without_intervals,
 )
 from reports.answer.provenance import provenance as provenance_of
-from reports.answer.speed_headline import headline
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
 from reports.statistics.bootstrap import widened_by
@@ -54,7 +54,7 @@ from reports.statistics.points import (
     seeds_without_steady,
     with_unstable,
 )
-from servers.basics.phrasing import listed, seconds
+from servers.basics.phrasing import seconds
 from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
 
@@ -118,8 +118,7 @@ def answer(
     possible, reference_finding = possible_gain(here, base, winner)
     versus = _versus(sweep)
     rivals = [p for p in here if p is not winner and not p.reference and p.variant != baseline]
-    tied = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
-    level = [p for p in there if p.variant in tied]
+    level = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
     short = short_run(winner, sweep)
     of_noise, within_noise = noise(every, arms, load)
     invalid = cells_without_a_valid_result(results)
@@ -132,16 +131,17 @@ def answer(
         *of_noise,
         *([note] if note else []),
         *jcts_against_tuned(there, results.jobs[results.jobs["load"] == load], sweep, versus),
-        *_ties(winner, list(tied)),
         *reference_finding,
         *distance_from_bound(points, load),
         *no_difference(shown, baseline, short=bool(short)),
     ]
-    lacking = f"The baseline {baseline} has no {_what_lacks(results, load, baseline)}."
-    alone = "" if lost else _alone(there, measured, sweep)
-    sentence = headline(winner, level, base, lacking, alone, noun, in_words(sweep))
+    sentences = [_ranking(winner, level, base, len(there) + len(lost), sweep).sentence()]
+    if not lost and (alone := _alone(there, measured, sweep)):
+        sentences.append(alone)
+    elif base is None:
+        sentences.append(f"The baseline {baseline} has no {_what_lacks(results, load, baseline)}.")
     return Answer(
-        so_far(" ".join([sentence, *left_out]), results.missing, len(results.cells)),
+        so_far(" ".join([*sentences, *left_out]), results.missing, len(results.cells)),
         tuple(findings),
         caveats,
         provenance,
@@ -149,7 +149,7 @@ def answer(
         winner,
         base,
         possible,
-        winners=(winner.variant, *tied),
+        winners=(winner.variant, *(p.variant for p in level)),
         slowest=max(lost, key=lambda p: p.without_steady.seeds if p.without_steady else 0)
         if lost
         else max(there, key=lambda p: (p.saturated, mean_s(p))),
@@ -163,8 +163,41 @@ def _versus(sweep: SweepRecord) -> Callable[[pd.DataFrame, pd.DataFrame], Compar
     return lambda base, own: without_intervals(versus(base, own))
 
 
+def _ranking(
+    winner: Point, level: Sequence[Point], base: Point | None, everyone: int, sweep: SweepRecord
+) -> Ranking:
+    """`level`: the variants that tie with the winner. `everyone`: how many were compared."""
+    best, tie = [winner, *level], f"are not distinguished with {in_words(sweep)}"
+    gain = None if winner.against is None else winner.against.mean
+    if base is not None and base is not winner and gain is not None:
+        if gain.value <= 1 + NEGLIGIBLE:
+            best, tie = [winner, base], f"differ by at most {NEGLIGIBLE:.0%}"
+        elif gain.has_interval and not gain.differs_from_one:
+            best.append(base)
+    best.sort(key=mean_s)
+    return Ranking(
+        [
+            Contender(p.variant, mean_s(p), _jct(p), p.against.mean if p.against else None)
+            for p in best
+        ],
+        everyone=len(best) == everyone,
+        baseline=sweep.baseline,
+        within=NEGLIGIBLE,
+        tie=tie,
+        noun=noun_of(sweep),
+        place=f"{'at' if winner.load[:1].isdigit() else 'with arrivals'} {winner.load}",
+        has="has a mean job completion time (JCT) of",
+        is_better="is faster",
+        as_many="as fast",
+    )
+
+
+def _jct(point: Point) -> str:
+    return seconds(mean_s(point))
+
+
 def _one_job(there: Sequence[Point], noun: str) -> str:
-    times_s = [seconds(mean_s(point)) for point in sorted(there, key=mean_s)]
+    times_s = [_jct(point) for point in sorted(there, key=mean_s)]
     took = times_s[0] if times_s[0] == times_s[-1] else f"{times_s[0]} to {times_s[-1]}"
     return (
         f"One job cannot distinguish {noun}s, because it has the server to itself: it took"
@@ -227,13 +260,13 @@ def _tied(
     results: Results,
     versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
     noise: float,
-) -> dict[str, Comparison]:
+) -> list[Point]:
     """Return the variants that are not distinguished from the winner, or differ by no more than two
     measurements of one variant, whose log ratio is `noise`. One seed cannot show a tie, unless the
     results are equal: behind one router two policies can act the same."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
-    tied: dict[str, Comparison] = {}
+    tied = []
     for point in rivals:
         if point.saturated and not winner.saturated:
             continue
@@ -242,14 +275,7 @@ def _tied(
             continue
         if not gain.mean.has_interval:
             if abs(gain.mean.value - 1) <= ROUNDING:
-                tied[point.variant] = gain
-            continue
-        if not widened_by(gain.mean, noise).differs_from_one:
-            tied[point.variant] = gain
+                tied.append(point)
+        elif not widened_by(gain.mean, noise).differs_from_one:
+            tied.append(point)
     return tied
-
-
-def _ties(winner: Point, tied: Sequence[str]) -> list[str]:
-    if not tied:
-        return []
-    return [f"No significant difference from {winner.variant}: {listed(tied)}."]

@@ -77,7 +77,7 @@ class Search:
         idle: Mapping[int, Idle],
         failed: Collection[SearchPlace] = (),
     ) -> list[SearchPlace]:
-        """Return the cells to run now, those of the first variant first. A failed cell ends the
+        """Return the cells to run now, the first variant's first. A failed cell ends the
         search that needs it, or all if it is the baseline's, since rates without it would differ
         from a repeated sweep's."""
         chains = [Chain(self.baseline, seed) for seed in self.seeds]

@@ -21,7 +21,7 @@ from servers.records.done import Times
 DEFAULT_SLO = "mean<=2x"
 DEFAULT_SLO_OF_AGENTS = "ttft_p95<=5s"
 """Recorded sessions are mostly tool calls and pauses, so their mean JCT hardly shows how long each
-turn waits: it can be within twice that of an idle machine at a P95 TTFT of minutes."""
+turn waits: it can be within twice an idle machine's at a P95 TTFT of minutes."""
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 SPEED = "speed"
@@ -109,10 +109,10 @@ class Limit:
         return f"{name} {MEASURES[self.measure].title}"
 
     def describe(self) -> str:
-        """Return a phrase such as `mean JCT at most 2x that of an idle machine`."""
+        """Return a phrase such as `mean JCT at most 2x an idle machine's`."""
         if self.unit == "x":
             side = "at least" if self.is_speed else "at most"
-            return f"{self.title} {side} {self.number}x that of an idle machine"
+            return f"{self.title} {side} {self.number}x an idle machine's"
         if self.is_speed:
             percent = self.statistic[1:]
             who = "on average" if self.statistic == "mean" else f"in {percent}% of the turns"

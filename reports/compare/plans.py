@@ -28,7 +28,7 @@ from servers.basics.phrasing import counted, gpus_in_words, listed, seconds
 from servers.records.sweep import SweepRecord
 
 P95_JCT = Limit("p95", 1, "s")
-"""The statistic that is drawn besides those of the SLO."""
+"""The statistic that is drawn besides the SLO's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,9 @@ def shown(limit: Limit, time_s: float) -> float:
 
 
 def in_words(limit: Limit, time_s: float) -> str:
+    """Return a statistic to be shown with its title, which has the unit of a speed."""
     value = shown(limit, time_s)
-    return f"{value:.3g} tok/s" if limit.is_speed else seconds(value)
+    return f"{value:.3g}" if limit.is_speed else seconds(value)
 
 
 def headline(found: Sequence[Fleet], agents: int, slo: Slo) -> str:
@@ -264,7 +265,7 @@ def _serves(fleet: Fleet) -> str:
     return (
         f"It serves {counted(fleet.could_serve, 'agent')}: with a probability of 95% {each} serves"
         f" {fleet.serves:,} with other jobs, predicted from {seeds} seeds, and"
-        f" {fleet.with_every_seed:,} with those of each seed"
+        f" {fleet.with_every_seed:,} with the jobs of each seed"
     )
 
 

@@ -91,12 +91,12 @@ def _figure(limit: Limit, found: Sequence[Fleet], style: Mapping[str, Style]) ->
     y = [shown(limit, f.times[limit]) for f in best]
     dotted = {"width": 1.5, "dash": "dot"}
     line = scatter([f.usd_per_month for f in best], y, "lines", "soft", "front", line=dotted)
-    unit = "tok/s" if limit.is_speed else "s"
+    unit = "" if limit.is_speed else ", s"
     spec: Spec = {
         "data": [line, *(_dots(name, limit, drawn, best, style[name]) for name in names)],
         "layout": {
             "xaxis": {"title": {"text": AXIS}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": f"{limit.title}, {unit}"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": f"{limit.title}{unit}"}, "rangemode": "tozero"},
         },
         "alt": f"Scatter plot of {AXIS} and {limit.title}, a dot per plan; the Pareto front has "
         f"{counted(len(best), 'plan')}: {'; '.join(f.name for f in best)}. The table has all.",

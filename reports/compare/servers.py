@@ -28,7 +28,7 @@ Counters = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ServerMetric:
-    """A mean: the increase of one counter over that of another."""
+    """A mean: the increase of one counter over another's."""
 
     title: str
     above: str

@@ -50,7 +50,7 @@ def _known(name: str) -> str:
 
 
 class Check(BaseModel):
-    """A claim about the metric of variant `of`, or about its ratio to that of variant `to`."""
+    """A claim about the metric of variant `of`, or about its ratio to variant `to`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -74,7 +74,7 @@ class Check(BaseModel):
     arms: tuple[str, ...] = ()
     """Empty means all arms."""
     over: str | None = None
-    """The number is divided by that of this arm, at the same load."""
+    """The number is divided by this arm's, at the same load."""
     above: float | None = None
     """The number is the `x` of the first arm at which the metric is above this, such as the number
     of agents at which latency rises steeply. Bounds and published numbers are then of `x`, which

@@ -56,7 +56,7 @@ class ExperimentReport:
     setups: Mapping[Setup, tuple[str, ...]] = field(default_factory=dict)
     """Names of arms by their setup."""
     changed: str = ""
-    """A sentence on settings that differ from those of the experiment's file."""
+    """A sentence on settings that differ from the experiment's file."""
 
 
 def write_experiment(
@@ -66,7 +66,7 @@ def write_experiment(
     folder: Path,
     changed: str = "",
 ) -> ExperimentReport:
-    """`changed` says which settings differ from those of the experiment's file."""
+    """`changed` says which settings differ from the experiment's file."""
     read = [read_arm(arm, checks) for arm in arms]
     cells = {each.arm.name: each.results.cells for each in read}
     positions = {arm.name: arm.x for arm in arms}

@@ -149,7 +149,7 @@ def knees(
     check: Check, values: Sequence[Value], positions: Mapping[str, float | None]
 ) -> list[Knee]:
     """Return a knee for each load: the position of the first arm past the threshold. A seed has one
-    if each arm up to it has a number. `positions` are those of the arms that the claim is about."""
+    if each arm up to it has a number. `positions` are of the arms that the claim is about."""
     places = [place for place in positions.values() if place is not None]
     found = []
     for jps in dict.fromkeys(v.jps for v in values):

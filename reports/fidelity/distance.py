@@ -64,7 +64,7 @@ class Ranking:
     """Best first."""
     same_winner: bool
     regret: float
-    """Live mean JCT of the winner in virtual time ÷ that of the live winner − 1."""
+    """Live mean JCT of the winner in virtual time ÷ the live winner's − 1."""
     tau: float
     tau_live: float
     """Kendall's tau between live repeats, mean over their pairs. NaN if there is one repeat."""

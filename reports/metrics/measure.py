@@ -59,7 +59,7 @@ JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "least_s", "slowdow
 
 class MeasuredCell(NamedTuple):
     row: Row
-    """The columns of `cells.csv`, without those of `settings_of`."""
+    """The columns of `cells.csv` that `settings_of` lacks."""
     turns: Turns
     """Turns of the measured jobs."""
     jobs: Turns

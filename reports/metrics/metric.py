@@ -68,7 +68,7 @@ class Facts:
 
     cell: CellRun
     every: Turns
-    """All turns of the cell, without those of the background."""
+    """All turns of the cell, without the background's."""
     turns: Turns
     """Of the measured jobs."""
     jobs: Turns

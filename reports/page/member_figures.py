@@ -91,7 +91,7 @@ def measures(ladder: Ladder) -> tuple[CapacityMeasure, ...]:
             ("Capacity", "95% CI"),
         ),
         CapacityMeasure(
-            *("ratio", "Gain of each policy", "capacity ÷ that of the baseline"),
+            *("ratio", "Gain of each policy", "capacity ÷ the baseline's"),
             lambda _, each: each.ratio,
             *("x", "The ratio to the baseline on the same machine, paired by seed."),
             ("Capacity", "Baseline", "95% CI"),

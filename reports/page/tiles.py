@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from reports.answer.capacity_headline import rate_interval, value_of
 from reports.answer.costs import JobCost
-from reports.answer.speed_headline import NEGLIGIBLE
+from reports.answer.headline import NEGLIGIBLE
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate, interval

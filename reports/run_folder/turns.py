@@ -73,7 +73,7 @@ def read_columns(cell: CellRun) -> Turns:
 
 
 def read_with_background(cell: CellRun) -> tuple[Turns, Turns]:
-    """Return the columns of the jobs' turns, and those of the requests of a background."""
+    """Return the columns of the jobs' turns, and of a background's requests."""
     path = cell.folder / "turns.jsonl"
     refuse_without_turns(cell)
     collected = TurnColumns()
@@ -123,7 +123,7 @@ class TurnColumns:
         self._pieces.append(_columns(records, self._texts))
 
     def read(self, cell: CellRun) -> tuple[Turns, Turns]:
-        """Return the columns of the jobs' turns, and those of the requests of a background, and
+        """Return the columns of the jobs' turns, and of a background's requests, and
         forget them."""
         if self._records:
             self.extend(self._records)

@@ -60,7 +60,7 @@ class _Best(NamedTuple):
     variants: list[VariantCapacity]
     """The highest first."""
     distances: Floats
-    """How far each logarithm is below that of the highest."""
+    """How far each logarithm is below the highest."""
     logs: Floats
     """Logarithms of the capacities, variants × seeds that all have."""
 
@@ -129,7 +129,7 @@ def undecided(found: Sequence[VariantCapacity]) -> list[Undecided]:
 
 def _seeds(distance: float, halves: Mapping[int, float]) -> int | None:
     """Return the least number of seeds that would decide if the distance stayed as it is. `halves`:
-    half the width of the interval by number of seeds, from those of the run on."""
+    half the width of the interval by number of seeds, from the run's on."""
     for seeds, half in halves.items():
         if MARGIN < distance > half or distance + half <= MARGIN:
             return seeds

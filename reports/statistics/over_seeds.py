@@ -27,7 +27,7 @@ class Prior(NamedTuple):
     deviation: float
     """Standard deviation of the logarithms."""
     weight: int
-    """Degrees of freedom with which the prior counts, in addition to those of the seeds."""
+    """Degrees of freedom with which the prior counts, in addition to the seeds'."""
 
 
 UNKNOWN = Prior(0.0, 0)

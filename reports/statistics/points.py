@@ -135,7 +135,7 @@ class Point:
     variant: str
     reference: str
     """As in `VariantCapacity`. With unlimited KV memory it is compared by capacity only, since its
-    machine is not that of the others."""
+    machine differs from the others'."""
     offload: bool
     load: str
     amount: float | None

@@ -30,7 +30,7 @@ class Described:
     name: str
     programs: Sequence[Program]
     figures: Mapping[str, FittedQuantity]
-    """Figures of jobs without sub-agents. A fitted recipe has those of its recorded set."""
+    """Figures of jobs without sub-agents. A fitted recipe has its recorded set's."""
     reuse: Reuse
     about: str = ""
     distance: float | None = None

@@ -1,6 +1,6 @@
 """Every error that Turnstile raises on purpose. Any other exception is a bug.
 
-A class exists only if some code treats its errors in another way than those of its base. Messages
+A class exists only if some code treats its errors differently from its base. Messages
 are one line. They name the file or option, the value and the remedy. The module is in the lowest
 layer, since policies inside vLLM raise these errors too.
 """

@@ -49,7 +49,7 @@ class Registry:
     """The option that accepts these names, for messages."""
 
     def names(self) -> list[str]:
-        """Return our own names, then those of installed packages. Raise InvalidPlugin for a
+        """Return our own names, then installed packages'. Raise InvalidPlugin for a
         duplicate."""
         return [*self.built_in, *self.installed()]
 

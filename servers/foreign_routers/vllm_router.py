@@ -2,7 +2,7 @@
 
 Retries, circuit breakers and the parameters of its policies are its defaults. What depends on the
 deployment is set: time limits, and for program scheduling the capacity of a server and the costs of
-its model, which by default are those of another machine.
+its model, which by default are another machine's.
 """
 
 from __future__ import annotations

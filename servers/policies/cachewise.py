@@ -1,7 +1,7 @@
 """Eviction by predicted time to reuse, and prefix-aware order (CacheWise, arXiv:2606.16824).
 
 Order: the waiting turn that needs the fewest additional KV blocks goes first, of equal ones the
-earliest. Eviction: free memory first, then the KV of finished programs, then that of the program
+earliest. Eviction: free memory first, then the KV of finished programs, then the KV of the program
 whose next turn is expected last, which is
 
     E[S - t | S > t],  S: times of the tool,  t: time since the call.

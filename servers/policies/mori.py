@@ -104,7 +104,7 @@ class Mori(Policy):
             raise ValueError("tick_s must be above 0")
         if not dram_ratio >= 0:
             raise ValueError(
-                "dram_ratio must be at least 0; it is the size of DRAM over that of HBM"
+                "dram_ratio must be at least 0; it is the size of DRAM divided by HBM's"
             )
         self._tick_s = tick_s
         self._room = (costs.kv_tokens, costs.kv_tokens * dram_ratio, math.inf)

@@ -62,7 +62,7 @@ class PinTable(Generic[Turn, KV]):
         return iter(list(self._pins.values()))
 
     def offered(self, spare: str | None = None) -> list[Pin]:
-        """Return the pins without that of program `spare`, oldest pin first."""
+        """Return the pins without program `spare`'s, oldest pin first."""
         if self._offered is None:
             self._offered = [active.pin for active in self._pins.values()]
         spared = None if spare is None else self._pins.get(spare)

@@ -8,6 +8,7 @@ a policy does not see; it gives no defaults in its text, so these are ours.
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 from typing import ClassVar
 
@@ -77,13 +78,23 @@ class SessionAffinity(Policy):
         before, self._promoted = self._promoted, self._warm(now_s)
         return [] if before == self._promoted else [before, self._promoted]
 
+    def wake_s(self, now_s: float) -> float | None:
+        promoted = self._waiting.get(self._warm(now_s))
+        if promoted is None:
+            return None
+        return min(self._head_due_s(), self._ended_s[promoted.program_id] + self._ttl_s)
+
+    def _head_due_s(self) -> float:
+        """Return until when other turns may pass the first one."""
+        head = next(iter(self._waiting.values()), None)
+        return -math.inf if head is None else head.arrival_s + self._head_wait_s
+
     def _warm(self, now_s: float) -> int:
         """Return the turn that may pass the others."""
-        head = next(iter(self._waiting.values()), None)
-        if head is None or self._preempted or now_s >= head.arrival_s + self._head_wait_s:
+        if self._preempted or now_s >= self._head_due_s():
             return NOBODY
         for request in islice(self._waiting.values(), self._window):
             ended_s = self._ended_s.get(request.program_id)
-            if ended_s is not None and now_s - ended_s <= self._ttl_s:
+            if ended_s is not None and now_s < ended_s + self._ttl_s:
                 return request.id
         return NOBODY

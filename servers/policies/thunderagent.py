@@ -7,7 +7,7 @@ active programs of a machine use
 
     used = reasoning tokens + acting_weight * acting tokens + 100 per program,
 
-where a program's tokens are those of its latest turn. A new program is active at once if none is
+where a program's tokens are its latest turn's. A new program is active at once if none is
 paused and it fits; otherwise it is paused. Every 5 s (`interval_s`)
 
 1. paused programs resume that fit into what is left: those with a waiting turn first, then those of

@@ -3,13 +3,13 @@
 Ours; docs/design/turnstile.md derives it.
 
 Admission: a turn of a held program runs (`estimates.working_sets`). A turn of another one runs if
-its working set fits beside those of the held programs. If it does not, no later turn runs either,
+its working set fits beside the held programs'. If it does not, no later turn runs either,
 so that no program waits forever.
 Order: pinned programs first, then program arrival. The program that arrived last is preempted.
 Retention: the pin lasts for the t that maximises P(S <= t) - a * E[min(S, t)], where S is the time
 of the tool and a = context / (KV tokens * rebuild_s): a hit saves the rebuild, and the room costs
-its share of the device for as long as it is held. Over a tier, rebuild_s is that of a reload, and
-for the share of contexts that the tier loses, that of a prefill (`estimates.lost_share`). With at
+its share of the device for as long as it is held. Over a tier, rebuild_s is a reload's, and
+for the share of contexts that the tier loses, a prefill's (`estimates.lost_share`). With at
 most `k` calls of a tool, S is over all tools; with at most `k` calls in all, the pin lasts 1 / a.
 Pins are released for a turn that lacks blocks only if no other turn can free any, latest program
 first.

@@ -2,7 +2,7 @@
 
 `lcf` is "least computed first" of vLLM #53723 and RFC #54644: the running turn whose preemption
 wastes least. Departure: a turn whose prompt is partly computed counts with its whole prompt.
-`last` is stock vLLM's rule, and `program` that of `turnstile` and Continuum: the turn of the
+`last` is stock vLLM's rule, and `program` is `turnstile`'s and Continuum's: the turn of the
 program that arrived last. The score of vLLM #56897 needs the largest number of output tokens, which
 agents do not set to the length of their answers.
 """

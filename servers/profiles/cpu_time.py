@@ -27,6 +27,10 @@ class Scheduling(StrEnum):
     SYNC = "sync"
     """The GPU waits for the scheduler between steps, as in older versions."""
 
+    @property
+    def ahead(self) -> bool:
+        return self is Scheduling.ASYNC
+
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
@@ -42,8 +46,6 @@ class CpuTime:
     """The same, for each loaded token."""
     sequence_ps: int = 0
     """CPU time of each turn in a step."""
-    schedules_ahead: bool = False
-    """`Profile.schedules_ahead`."""
 
 
 CPU_TIME: Mapping[Scheduling, CpuTime] = {
@@ -53,7 +55,6 @@ CPU_TIME: Mapping[Scheduling, CpuTime] = {
         load_ps=1_350_000_000,
         load_token_ps=270_000,
         sequence_ps=14_000_000,
-        schedules_ahead=True,
     ),
     Scheduling.SYNC: CpuTime(
         step_ps=950_000_000,
@@ -69,13 +70,14 @@ the measurements of `tools.silicon`, and the tier's costs are measured. `SYNC`: 
 P = TypeVar("P", bound=Profile)
 
 
-def with_cpu_time(profile: P, cpu: CpuTime, *, offload: bool) -> P:
-    """Add the CPU time to the step times of a profile that lacks it."""
+def with_cpu_time(profile: P, cpu: CpuTime, *, ahead: bool, offload: bool) -> P:
+    """Add the CPU time to the step times of a profile that lacks it. `ahead` is
+    `Profile.schedules_ahead`."""
     profile = replace(
         profile,
         base_ps=profile.base_ps + cpu.step_ps,
         sequence_ps=profile.sequence_ps + cpu.sequence_ps,
-        schedules_ahead=cpu.schedules_ahead,
+        schedules_ahead=ahead,
     )
     if not offload:
         return profile

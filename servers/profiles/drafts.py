@@ -2,7 +2,7 @@
 
 A pass of the draft layers is one layer of the model and its output head, as in MTP and EAGLE. In a
 step of the model, their share of the time is taken to be their share of the weights. The KV of the
-draft layer is that of one more layer.
+draft layer is like one more layer.
 """
 
 from __future__ import annotations

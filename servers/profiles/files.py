@@ -129,8 +129,8 @@ def profile_for(
         steps = _shipped(hardware, model, gpus, step_times, kv_cache_dtype)
         if steps is None:
             return analytic
-        cpu = CPU_TIME[scheduling]
-        return with_cpu_time(with_steps(analytic, steps), cpu, offload=offload)
+        cpu, ahead = CPU_TIME[scheduling], scheduling.ahead
+        return with_cpu_time(with_steps(analytic, steps), cpu, ahead=ahead, offload=offload)
     measured = measured_for(hardware, model, gpus, kv_cache_dtype, step_times)
     return profile_of_file(
         measured,
@@ -150,7 +150,13 @@ def profile_of_file(
     scheduling: Scheduling = Scheduling.ASYNC,
 ) -> Profile:
     """Return the profile of a file of `bench profile`, as `profile_for` does."""
-    profile = with_cpu_time(measured.profile(), measured.cpu_time(scheduling), offload=offload)
+    is_measured = measured.provenance == "measured"
+    profile = with_cpu_time(
+        measured.profile(),
+        measured.cpu_time(scheduling),
+        ahead=measured.schedules_ahead if is_measured else scheduling.ahead,
+        offload=offload,
+    )
     if offload:
         profile = without_windows(profile)
     blocks = profile.kv_blocks if kv_blocks is None else kv_blocks

@@ -21,7 +21,7 @@ Groups = tuple[int | None, ...]
 FULL_ATTENTION: Groups = (None,)
 STATE: Final = 0
 STATE_INSIDE: Final = -1
-"""Layers whose kernels save the state at a block boundary inside a chunk, as those of Mamba 2."""
+"""Layers whose kernels save the state at a block boundary inside a chunk, as Mamba 2's do."""
 CONCURRENT_STEPS = 2
 """Number of steps that vLLM schedules before the first of them ends. It reserves window blocks for
 them when it reports the KV memory in tokens."""

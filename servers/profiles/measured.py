@@ -124,6 +124,8 @@ class Measured(StrictModel):
     steps: Steps
     prefill_errors: Errors
     decode_errors: Errors
+    schedules_ahead: bool = False
+    """Whether the measured engine uses asynchronous scheduling, as vLLM does on a GPU."""
     cpu: CpuTime | None = None
     """CPU time between steps, if measured: `step_ps` is added to `steps`, and the other fields are
     the costs of a tier. None: see `cpu_time`."""
@@ -139,15 +141,12 @@ class Measured(StrictModel):
     def cpu_time(self, scheduling: Scheduling) -> CpuTime:
         """Return the CPU time to add to the profile. Measured steps, and steps of operator tables
         with a `base_ps`, already include the CPU time of a step, and measured reloads that of a
-        load. On a CPU, vLLM does not schedule ahead; `cpu` says so for a measured engine that
-        does."""
+        load."""
         if self.cpu is not None:
             return self.cpu
         cpu = CPU_TIME[scheduling]
         if self.provenance == "measured" or self.steps.base_ps > 0:
             cpu = replace(cpu, step_ps=0, sequence_ps=0)
-        if self.provenance == "measured":
-            cpu = replace(cpu, schedules_ahead=False)
         return cpu if self.reload is None else replace(cpu, load_ps=0, load_token_ps=0)
 
     @property
@@ -159,8 +158,8 @@ class Measured(StrictModel):
         return max(seconds, 0.0) / self.reload.from_tier_tokens
 
     def profile(self) -> Profile:
-        """Return the fitted profile. Unmeasured bandwidths are assumed to be those of one PCIe 4
-        x16 link and one NVMe drive."""
+        """Return the fitted profile. Unmeasured bandwidths are assumed to be one PCIe 4 x16
+        link's and one NVMe drive's."""
         reload_s = self.reload_s_per_token
         pcie_bytes_per_s = PCIE4_X16 * LINK_EFFICIENCY
         return profile_of(

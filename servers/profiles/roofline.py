@@ -95,7 +95,7 @@ def analytic_profile(
         **_step_ps(gpu, llm, n),
     }
     profile = profile_of(fields | _experts_ps(gpu, llm, n, fields["token_ps"]))
-    return with_cpu_time(profile, CPU_TIME[scheduling], offload=offload)
+    return with_cpu_time(profile, CPU_TIME[scheduling], ahead=scheduling.ahead, offload=offload)
 
 
 def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:

@@ -264,7 +264,7 @@ class ScenarioRecord(Record, kw_only=True, frozen=True):
     start: tuple[Number, Number]
     """Shares of the recorded time between which first jobs start."""
     warm_up_requests: Count
-    """Warm-up requests per agent, after that of each program."""
+    """Warm-up requests per agent, after the one of each program."""
     job_idle_s: Seconds | None = None
     """Longest time without a request of a job; it then continues earlier."""
     system_idle_s: Seconds = 10.0

@@ -44,7 +44,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
 
     program_id: Annotated[str, meaning("its program")]
     turn: Annotated[Count, meaning("its position in the program, from 0")]
-    job_id: Annotated[str, meaning("root program; of a sub-agent that of its parent")]
+    job_id: Annotated[str, meaning("root program; a sub-agent's is its parent's")]
     job_index: Annotated[
         Count | UnsetType,
         meaning(

@@ -1,4 +1,4 @@
-"""The replica of a new program, and that of one which moves.
+"""The replica of a new program, and of one which moves.
 
 Rules 1 and 4 of `servers.routers.program_scheduling`.
 """

@@ -6,7 +6,7 @@ or runs, and *acts* between its turns; it is active on one replica, or paused. A
 
     used = reasoning tokens + acting_weight * acting tokens + 100 per program
 
-of the KV of their replica, where a program's tokens are those of its latest turn. A new program
+of the KV of their replica, where a program's tokens are its latest turn's. A new program
 goes to the replica with the fewest such tokens of those where it fits, if no program is paused;
 else it is paused. Every 5 s (`interval_s`)
 
@@ -26,8 +26,8 @@ step 1 and in step 2 by the program's arrival: programs with a waiting turn resu
 ones, the oldest first, and none is passed over; the latest are paused first.
 
 Departures from the authors' code:
-- tokens are those of the engine, which the authors estimate from characters. The output counts when
-  a turn has ended; they add streamed output every 20 tokens;
+- the engine counts tokens; the authors estimate them from characters. The output counts when a turn
+  has ended; they add streamed output every 20 tokens;
 - a program with several open turns acts when the last of them has ended, where theirs acts when the
   first has;
 - a program ends with its last turn, where theirs ends with a call of `/programs/release`;

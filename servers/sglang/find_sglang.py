@@ -61,7 +61,7 @@ def find_scheduler() -> SglangInstallation:
     if sglang.version not in TESTED:
         raise NotInstalled(
             f"{sglang.python} has SGLang {sglang.version}, whose scheduler is not tested in "
-            f"virtual time, as that of {', '.join(TESTED)} is; {remedy}"
+            f"virtual time, unlike {', '.join(TESTED)}'s; {remedy}"
         )
     return sglang
 

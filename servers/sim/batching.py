@@ -154,7 +154,7 @@ class RunningTurns:
         self._kv.allocate(self.pool, blocks)
 
     def blocks_ahead(self, batch: Batch, steps: int) -> int:
-        """Return the number of blocks that `steps` steps need beyond those of the first step, which
+        """Return the number of blocks that `steps` steps need beyond the first step's, which
         are allocated already."""
         needed = self.decodes.blocks_needed(steps - 1, after=1)
         for sequence, chunk in batch.chunks:

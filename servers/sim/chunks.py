@@ -1,10 +1,10 @@
 """Paged KV of a model with chunked local attention, as in vLLM v1's hybrid KV cache manager.
 
-Some layers attend to all tokens, and the others only to those of the chunk of constant length that
+Some layers attend to all tokens, and the others only to tokens of the chunk of constant length that
 a token is in (Llama 4). As in vLLM 0.32:
 
 - Blocks of the chunks before are freed when a turn that begins the next chunk gets its next slot.
-- All full blocks are hashed, those of answers too.
+- All full blocks are hashed, also of answers.
 - A prefix hit needs the full-attention blocks from the start of the sequence, and the blocks of the
   other groups from the start of the chunk in which the longest hit of full attention ends. If one
   of these is missing, the hit ends before it. So it never ends before that chunk.

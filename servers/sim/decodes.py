@@ -159,7 +159,7 @@ class WindowDecodes(Decodes):
 
     def window_steps(self, chunks: list[tuple[Sequence, int]], most: int) -> int:
         """Return for how many steps, at most `most`, each takes as much longer than the one before
-        it: until a decode's context fills the window, and one if that of a chunk does not yet."""
+        it: until a decode's context fills the window, and one if a chunk's does not yet."""
         if any(sequence.computed < self._window.tokens - 1 for sequence, _ in chunks):
             return 1
         return min(most, min(self._full_at) - self.tick) if self._full_at else most

@@ -3,7 +3,7 @@
 In: turns with their submission times, a router, and an engine per replica. Out: calls of `on_end`.
 An engine computes many steps at once if nothing is due that changes its batch. A turn that is sent
 to it in the meantime ends its batch with the step that is being computed then (`Engine.interrupt`),
-so that all decisions are those of single steps.
+so that all decisions are as in single steps.
 """
 
 from __future__ import annotations

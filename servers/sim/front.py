@@ -33,7 +33,7 @@ class Front:
         tree: int,
         on_sent: Callable[[int], None],
     ) -> None:
-        """`usage`: that of the fleet. `first`: index of the first of these engines in the fleet.
+        """`usage`: of the fleet. `first`: index of the first of these engines in the fleet.
         `tree`: the tree of contents of the router."""
         self.engines, self._usage = engines, usage
         self._block = engines[0].profile.block_tokens

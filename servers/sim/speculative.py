@@ -8,7 +8,7 @@ it accepts. So in addition to what `Scheduler` does:
 - Slots are allocated for all tokens of the step, and for the next drafts of methods with draft
   layers. Blocks that only rejected drafts need stay with the turn. Only verified tokens are hashed.
 - With draft layers, the last block of a prefix hit is computed again. As vLLM then keeps two copies
-  of it, blocks are those of `WindowKV`, with a single group.
+  of it, blocks are as in `WindowKV`, with a single group.
 - A turn with one token left to compute is admitted with as many placeholders as a decode has
   drafts, if no prompt is partly computed. If the step has no room for them, the turn waits.
 

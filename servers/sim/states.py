@@ -1,7 +1,7 @@
 """Paged KV of a model with layers that keep a state of constant size, as in vLLM v1.
 
 Layers with linear attention or a state-space model keep one state per turn instead of KV per token.
-vLLM stores it in pages as large as those of the full-attention layers, so these layers form KV
+vLLM stores it in pages as large as the full-attention layers', so these layers form KV
 groups beside the one with full attention, with blocks from the same pool. As in vLLM 0.32 with
 prefix caching (`mamba_cache_mode` "align", its default):
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live import replay_live
-from harness.replay.live_server import WITHOUT_CHAT, LiveServer, Service
+from harness.replay.live_server import OPENAI, LiveServer, Service
 from harness.replay.sglang import SGLANG_APIS
 from servers.basics.errors import ServerFailed
 from servers.foreign_routers.process import launch_router
@@ -39,7 +39,8 @@ def conversation(name: str, turns: int, gap_s: float = 0.0) -> Program:
 
 
 def behind(policy: str, programs: list[Program], folder: Path) -> Replayed:
-    return replayed(policy, programs, folder, project="sglang-router", text=True, apis=WITHOUT_CHAT)
+    apis = OPENAI._replace(text=OPENAI.plain)
+    return replayed(policy, programs, folder, project="sglang-router", text=True, apis=apis)
 
 
 def test_manual_knows_our_programs_by_their_routing_key(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_a_profile_file_runs_only_the_model_that_it_was_measured_with() -> None:
         ("ngram:3,accept=0.5", "h100", "; drafts take no time"),
         ("eagle3:3,accept=0.5,draft=0.05", "h100", "a draft is given as 5.0% of a step"),
         ("eagle3:3,accept=0.5", "h100", "a draft is inferred as 9.9% of a step"),
-        ("eagle3:3,accept=0.5,draft=0", "here.json", "as measured, without that of draft layers"),
+        ("eagle3:3,accept=0.5,draft=0", "here.json", "as measured, without the KV of draft layers"),
     ],
 )
 def test_a_note_says_whether_the_time_and_memory_of_drafts_is_known(

@@ -382,6 +382,8 @@ def test_a_plan_document_has_what_a_script_needs() -> None:
 
 
 def test_speeds_of_a_document_are_tokens_per_second_and_times_are_seconds() -> None:
-    (speed,) = parse_slo("speed_p90>=30").limits
-    document = fleet(2.0, 0.0, times={speed: 0.025, P95_JCT: 90.0}).document()
-    assert document["statistics"] == {"speed_p90": 40.0, "p95": 90.0}
+    slo = parse_slo("speed_p90>=30")
+    (speed,) = slo.limits
+    fast = fleet(2.0, 0.0, times={speed: 0.025, P95_JCT: 90.0})
+    assert fast.document()["statistics"] == {"speed_p90": 40.0, "p95": 90.0}
+    assert mentions(findings([fast], slo), "P90 output tokens/s 40, P95 JCT 90.0 s")

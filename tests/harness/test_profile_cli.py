@@ -97,10 +97,11 @@ def test_a_measured_profile_has_the_groups_of_states(
         return measured_times()
 
     monkeypatch.setattr(step_times, "measure", measure)
-    info = ServerInfo(model, "0.32.0", "a GPU", 1000, 544, 54_400, (0, 9), {}, (), None, None)
+    info = ServerInfo(model, "0.32.0", "a GPU", 1000, 544, 54_400, (0, 9), {}, (), None, None, True)
     llm = MODELS["llama-3.1-8b" if model == "tiny" else model]
     found = _measure("http://127.0.0.1:9", info, ServerConfig(model=model), llm, 60.0)
     assert found.kv_groups == found.profile().kv_groups == groups
+    assert found.schedules_ahead
     assert targets[0].kv_tokens == kv_tokens
 
 

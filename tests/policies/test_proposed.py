@@ -95,6 +95,20 @@ def test_session_affinity_lets_one_turn_of_a_recent_session_pass_within_its_wind
     assert order(policy, rest, now=6.0) == ["also recent", "new", "out of window"]
 
 
+def test_session_affinity_wakes_when_the_turn_that_may_pass_changes() -> None:
+    policy = SessionAffinity(COSTS, head_wait_s=10.0, session_ttl_s=6.0)
+    run(policy, turn("first"), start=0.0, end=1.0)
+    run(policy, turn("second"), start=1.0, end=9.0)
+    assert policy.wake_s(9.0) is None
+    _, first, second = [waits(policy, name, 2.0, 1000) for name in ("new", "first", "second")]
+    assert policy.wake_s(2.0) == 1.0 + 6.0
+    assert policy.woke(2.0) == [-1, first.id]
+    assert policy.woke(7.0) == [first.id, second.id]
+    assert policy.wake_s(7.0) == 2.0 + 10.0
+    assert policy.woke(12.0) == [second.id, -1]
+    assert policy.wake_s(12.0) is None
+
+
 @pytest.mark.parametrize("why", ["the first turn waits too long", "sessions are old", "preempted"])
 def test_session_affinity_keeps_the_order_of_arrival_otherwise(why: str) -> None:
     policy = SessionAffinity(COSTS, head_wait_s=10.0, session_ttl_s=20.0)

@@ -54,7 +54,7 @@ def test_a_policys_reload_time_contains_the_cpu_time_of_a_load() -> None:
     bare = analytic_profile("h100", "llama-3.1-8b")
     cpu = CpuTime(step_ps=0, offload_step_ps=0, load_ps=2 * MS, load_token_ps=500_000)
     reload_s = costs(
-        with_cpu_time(bare, cpu, offload=True), step_tokens=2048, offload=True
+        with_cpu_time(bare, cpu, ahead=True, offload=True), step_tokens=2048, offload=True
     ).reload_s
     # 131,072 bytes per token at 0.8 x 63 GB/s
     read_s = 1000 * 131_072 / 50.4e9

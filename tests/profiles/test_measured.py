@@ -130,6 +130,18 @@ def test_a_file_contains_its_cpu_time_and_only_the_costs_of_a_tier_are_added(pat
     assert offload.base_ps - plain.base_ps == CPU_TIME[Scheduling.ASYNC].offload_step_ps
 
 
+@pytest.mark.parametrize("scheduling", Scheduling)
+def test_a_measured_engine_schedules_ahead_if_its_file_states_so(
+    path: Path, scheduling: Scheduling
+) -> None:
+    """Whatever `--scheduling`, which is about the costs of a tier then."""
+    cpu = CpuTime(step_ps=0, offload_step_ps=7, load_ps=11, load_token_ps=13)
+    assert not profile_for(str(path), None, scheduling=scheduling).schedules_ahead
+    for own in (None, cpu):
+        path.write_text(measured(schedules_ahead=True, cpu=own).model_dump_json())
+        assert profile_for(str(path), None, scheduling=scheduling).schedules_ahead
+
+
 def test_cpu_time_in_a_file_replaces_the_published_one(path: Path) -> None:
     cpu = CpuTime(step_ps=0, offload_step_ps=7, load_ps=11, load_token_ps=13)
     path.write_text(measured(cpu=cpu).model_dump_json())

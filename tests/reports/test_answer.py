@@ -45,8 +45,8 @@ def run_of(run: Path, **variants: list[dict[str, Any]]) -> Path:
 
 def test_the_answer_opens_with_the_winner_and_its_speedup(tmp_path: Path) -> None:
     found = answer_of(run_of(tmp_path, fcfs=idle(19.0), continuum=idle(10.0), autellix=idle(20.0)))
-    speedup = "0.5 jobs/s", "continuum", "1.9x", "fcfs", "95% CI 1.9–1.9", "1.9x at P95"
-    assert mentions(found.headline, *speedup, "10.0 s", "19.0 s")
+    speedup = "10.0 s at 0.5 jobs/s", "1.9x as fast as fcfs", "95% CI 1.9–1.9"
+    assert mentions(found.headline, "continuum", *speedup)
 
 
 def test_a_reference_never_wins_but_gives_the_possible_gain(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_reference_without_offload_is_compared_with_policies_without_offload(
     for name, jct_s in [("fcfs", 20.0), ("continuum", 14), ("continuum+", 5), ("clairvoyant", 10)]:
         write_cell(run, name, idle(jct_s))
     found = answer_of(run)
-    assert "At 0.5 jobs/s continuum+ is 4.0x faster" in found.headline
+    assert mentions(found.headline, "continuum+", "4.0x as fast")
     assert found.possible is None
     assert mentions(found.findings, "clairvoyant", "2.0x, without offload", "continuum", "60%")
 
@@ -95,7 +95,7 @@ def test_variants_without_a_significant_difference_are_not_ranked(tmp_path: Path
     # The same times for other programs, so the means are equal.
     up = [float(k) for k in range(20)]
     run = run_of(tmp_path, fcfs=idle(20.0, up), continuum=idle(20.0, up[::-1]))
-    assert answer_of(run).headline.startswith("At 0.5 jobs/s no scheduler")
+    assert mentions(answer_of(run).headline, "2 schedulers are not distinguished with 1 seed")
 
 
 def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
@@ -104,9 +104,8 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
         tmp_path, fcfs=idle(60.0, up), continuum=idle(20.0, up), infercept=idle(20.1, up[::-1])
     )
     found = answer_of(run)
-    tie = "two schedulers", "1 seed", "29.5 s with continuum", "29.6 s with infercept"
-    assert mentions(found.headline, "0.5 jobs/s", *tie, "2.4x and 2.3x", "fcfs with 69.5 s")
-    assert "No significant difference from continuum: infercept." in found.findings
+    tie = "Two schedulers", "1 seed", "continuum and infercept", "about 29.5 s at 0.5 jobs/s"
+    assert mentions(found.headline, *tie, "2.4x as fast as fcfs")
 
 
 def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Path) -> None:
@@ -116,12 +115,11 @@ def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Pa
     run = run_of(
         tmp_path,
         fcfs=idle(60.0, up),
-        **{name: idle(20 + k / 10, up[4 * k :] + up[: 4 * k]) for k, name in enumerate(names)},
+        **{name: idle(20 + k / 2, up[4 * k :] + up[: 4 * k]) for k, name in enumerate(names)},
     )
     found = answer_of(run)
-    ends = "29.5 s with continuum", "29.9 s with turnstile", "2.4x and 2.3x", "fcfs with 69.5 s"
-    assert mentions(found.headline, "0.5 jobs/s", "five schedulers", "1 seed", *ends)
-    assert mentions(found.findings, "from continuum", "infercept, autellix, las and turnstile")
+    ends = "continuum", "29.5 s at 0.5 jobs/s", "2.4x as fast as fcfs", "turnstile 31.5 s (2.2x)"
+    assert mentions(found.headline, "Five schedulers", "1 seed", *ends)
 
 
 def test_saturation_at_some_rates_only_is_not_said_of_all_higher_ones(tmp_path: Path) -> None:
@@ -136,7 +134,7 @@ def test_saturation_at_some_rates_only_is_not_said_of_all_higher_ones(tmp_path: 
 def test_a_gain_of_less_than_two_percent_is_none(tmp_path: Path) -> None:
     run = run_of(tmp_path, fcfs=idle(20.0), continuum=idle(19.8), las=idle(40.0))
     headline = answer_of(run).headline
-    assert mentions(headline, "no scheduler", "2%", "fcfs", "fastest is continuum")
+    assert mentions(headline, "No scheduler", "than fcfs", "20.0 s", "it and continuum", "2%")
 
 
 def test_a_saturated_variant_does_not_tie_with_one_that_is_not(tmp_path: Path) -> None:
@@ -146,14 +144,13 @@ def test_a_saturated_variant_does_not_tie_with_one_that_is_not(tmp_path: Path) -
     assert found.winners == ("continuum",)
 
 
-def test_a_variant_that_ties_with_the_winner_is_named_in_one_finding(tmp_path: Path) -> None:
+def test_if_all_tie_the_headline_gives_their_jct_once(tmp_path: Path) -> None:
     up = [float(k) for k in range(20)]
     shuffled = [*up[10:], *up[:10]]
     run = run_of(
         tmp_path, fcfs=idle(19.9, up), continuum=idle(20.0, up[::-1]), autellix=idle(20.0, shuffled)
     )
-    (tie,) = [f for f in answer_of(run).findings if "continuum" in f]
-    assert mentions(tie, "No significant", "from fcfs", "continuum and autellix.")
+    assert mentions(answer_of(run).headline, "3 schedulers", "1 seed", "about 29.4 s at 0.5 jobs/s")
 
 
 def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_path: Path) -> None:
@@ -202,12 +199,12 @@ def test_saturation_everywhere_is_the_first_finding(tmp_path: Path) -> None:
 
 def test_a_run_of_one_variant_has_a_headline_without_a_comparison(tmp_path: Path) -> None:
     headline = answer_of(run_of(tmp_path, fcfs=idle(10.0))).headline
-    assert mentions(headline, "0.5 jobs/s", "10.0 s", "10.0 s at P95", "fcfs", "no variant")
+    assert mentions(headline, "fcfs", "10.0 s at 0.5 jobs/s", "no variant")
 
 
 def test_if_the_baseline_wins_the_headline_says_that_none_is_faster(tmp_path: Path) -> None:
     headline = answer_of(run_of(tmp_path, fcfs=idle(10.0), continuum=idle(12.0))).headline
-    assert mentions(headline, "no scheduler", "faster than fcfs", "10.0 s", "10.0 s at P95")
+    assert mentions(headline, "No scheduler", "faster than fcfs", "10.0 s at 0.5 jobs/s")
 
 
 def test_a_baseline_without_a_result_is_named_in_the_headline(tmp_path: Path) -> None:
@@ -229,7 +226,7 @@ def test_a_closed_loop_has_no_rate(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum"], arrivals="closed:8", jps=[None])  # type: ignore[list-item]
     for name, jct_s in (("fcfs", 10.0), ("continuum", 5.0)):
         write_cell(run, name, idle(jct_s), jps=None, arrivals="closed:8")
-    assert answer_of(run).headline.startswith("With closed:8 arrivals continuum is 2.0x faster")
+    assert mentions(answer_of(run).headline, "continuum", "with arrivals closed:8", "2.0x as fast")
 
 
 def test_failed_gates_are_the_first_caveat_with_their_reason(tmp_path: Path) -> None:

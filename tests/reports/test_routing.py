@@ -169,7 +169,7 @@ def test_the_headline_names_the_axis_that_was_asked_for(
         write_cell(tmp_path, name, [turn(f"p{k:02d}", 0, 99.0 * k, decode_s=10.0 + place)
                                     for k in range(20)])  # fmt: skip
     headline = write(tmp_path).result.headline
-    assert headline.startswith(f"At 0.5 jobs/s no {noun} is faster than fcfs@a: ")
+    assert headline.startswith(f"No {noun} is faster than fcfs@a, ")
 
 
 def test_a_large_loss_has_a_name_in_the_figures_of_many_variants(tmp_path: Path) -> None:

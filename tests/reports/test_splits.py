@@ -62,4 +62,4 @@ def test_job_completion_times_of_splits_are_compared_as_those_of_other_variants(
     for name, each in jct_s.items():
         write_cell(tmp_path, name, idle(each))
     headline = answer_of(tmp_path).headline
-    assert "no variant is faster than fcfs@sticky" in headline
+    assert "No variant is faster than fcfs@sticky" in headline

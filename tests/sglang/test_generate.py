@@ -70,12 +70,7 @@ def test_a_turn_asks_for_an_answer_of_exactly_its_length_and_says_whose_it_is() 
     (body,) = server.bodies
     assert body.pop("input_ids")
     assert body == {
-        "sampling_params": {
-            "max_new_tokens": 6,
-            "min_new_tokens": 6,
-            "ignore_eos": True,
-            "temperature": 0,
-        },
+        "sampling_params": {"max_new_tokens": 6, "min_new_tokens": 6, "temperature": 0},
         "stream": True,
         "routing_key": "job",
         "session_id": "job",
@@ -96,6 +91,7 @@ def test_recorded_messages_go_to_its_openai_api_with_the_session() -> None:
     assert second["device_hit_tokens"] == 1
     assert [message["content"] for message in server.bodies[1]["messages"]][1] == "ls"
     assert server.bodies[1]["session_id"] == "job"
+    assert [body["ignore_eos"] for body in server.bodies] == [False, False]
 
 
 def test_a_refused_and_an_aborted_turn_fail_with_the_server_s_words() -> None:

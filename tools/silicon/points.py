@@ -98,7 +98,8 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
         return f"the weights leave no KV memory: {row.model} on {row.gpus} x {row.hardware}"
     except UnknownProfile:
         return f"no operator tables: {row.model} on {row.gpus} x {row.hardware}"
-    profile = with_cpu_time(tables, CPU_TIME[row.scheduling], offload=False)
+    cpu, ahead = CPU_TIME[row.scheduling], row.scheduling.ahead
+    profile = with_cpu_time(tables, cpu, ahead=ahead, offload=False)
     profile = replace(profile, request_ps=SEND_PS)
     limits = Limits(row.max_num_seqs, row.step_tokens, row.admission)
     try:

@@ -81,7 +81,7 @@ serves NVIDIA's checkpoint of it. NVIDIA's have static scales of activations."""
 KV_FP8 = ("llama-3.3-70b-fp8", "minimax-m2.5-fp8", "minimax-m2.5-fp4", "kimi-k2.5-fp4")
 SAME = "the same measurement as another row"
 ROUNDED = "source_file=kimi-k2.5-gap-analysis.csv"
-"""Its rows that can be expressed are those of InferenceX, rounded to 0.01 ms."""
+"""Its rows that can be expressed are InferenceX's, rounded to 0.01 ms."""
 REQUESTS_PER_CLIENT = 10
 RANGE = 0.8
 """InferenceX draws each length uniformly between this share of the nominal one and all of it."""

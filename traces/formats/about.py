@@ -22,7 +22,7 @@ PERMISSION = "measured, some with waits for permission"
 class About:
     name: str
     order: int = 100
-    """Of the built-in formats, those of a lower order are tried first. A format that recognises
+    """Built-in formats of a lower order are tried first. A format that recognises
     files by a single field follows those whose files may have that field too."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of its files other than `.json` and `.jsonl`, without `.gz`."""

@@ -39,7 +39,7 @@ Usage = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A line that matters. Its kind is that of the line, or of the payload of an `event_msg`; or
+    """A line that matters. Its kind is the line's, or the payload's of an `event_msg`; or
     `answer` for an item of the model, and `count` for the counts of a call."""
 
     kind: str

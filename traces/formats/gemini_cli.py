@@ -94,7 +94,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
             id = names[number]
             sub_agents[id] = fields
         if id in sessions:
-            repairs.add("a second file of a session: its messages added to those of the first")
+            repairs.add("a second file of a session: its messages added to the first file's")
             sessions[id].add(messages)
         else:
             sessions[id] = _Session(messages, end_s)
@@ -133,7 +133,7 @@ class _Session:
             self.end_s = max(self.end_s, _at_s(self.messages[id]))
 
     def in_order(self) -> Iterable[JsonObject]:
-        """Return the messages; those of several files in order of time."""
+        """Return the messages; of several files, in order of time."""
         messages = self.messages.values()
         return sorted(messages, key=_at_s) if self.is_of_several_files else messages
 

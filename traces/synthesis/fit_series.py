@@ -207,7 +207,7 @@ def _level_correlation(
 def _step_correlation(
     scores: dict[str, _Scores], series: dict[str, Series], levels: Floats
 ) -> Floats:
-    """Return the correlations within a step, excluding those of the programs' levels."""
+    """Return the correlations within a step, excluding the programs' levels."""
     result = np.eye(len(SERIES))
     for i, j in zip(*np.triu_indices(len(SERIES), 1), strict=True):
         a, b = SERIES[i], SERIES[j]

@@ -151,7 +151,7 @@ class ProgramKind(_Frozen):
     them as its limit, at which it compacts its history. If the set's programs never do, new tokens
     are scaled so that the context stays below the limit,"""
     growth: Annotated[float, Field(gt=0, le=10)] = 1.0
-    """and all new tokens are multiplied by this, so that their mean stays that of the set."""
+    """and all new tokens are multiplied by this, so that their mean stays the set's."""
     level_correlation: Correlation
     """Correlations among programs, in the order of `LEVELS`."""
     step_correlation: Correlation

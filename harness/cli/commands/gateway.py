@@ -62,7 +62,7 @@ Tokenizer = Annotated[
 HELP = """Run an OpenAI-compatible proxy that identifies programs and records their turns.
 
 The program of a request is given by its path ([bold]/programs/NAME/v1/…[/bold]), a header
-(X-Program-Id, X-Job-Id, X-Session-Id, or those of other routers and agents), or a field
+(X-Program-Id, X-Job-Id, X-Session-Id, or headers of other routers and agents), or a field
 (program_id, job_id, session_id, prompt_cache_key). Otherwise it is the program whose conversation
 the request continues. The gateway passes the program on to its servers.
 

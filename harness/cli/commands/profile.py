@@ -380,6 +380,7 @@ def _measure(
             "kv_cache_dtype": config.kv_cache_dtype,
             "kv_groups": groups,
             "step_tokens": config.step_tokens,
+            "schedules_ahead": info.schedules_ahead,
             "prefill": prefill,
             "decode": decode,
             "reload": reload,

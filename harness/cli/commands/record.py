@@ -133,7 +133,7 @@ def _configured(
         **dict.fromkeys(BASE_URL_VARIABLES, base_url),
         "ANTHROPIC_BASE_URL": root,
     }
-    if "ANTHROPIC_API_KEY" not in env:  # without a key, Claude Code sends that of its login
+    if "ANTHROPIC_API_KEY" not in env:  # without a key, Claude Code sends its login's
         env.setdefault("ANTHROPIC_AUTH_TOKEN", "none")
     name, *arguments = command
     if Path(name).name == "codex":

@@ -1,4 +1,4 @@
-"""`bench traces convert`: write traces in Turnstile's own format, or in that of another tool."""
+"""`bench traces convert`: write traces in Turnstile's own format, or in another tool's."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Hardware:
     """Major compute capability of a GPU for which vLLM has kernels of sparse latent
     attention."""
     price_usd_per_hour: float | None = None
-    """Price of one GPU, if a GPU file states it; `prices` has those of listed GPUs."""
+    """Price of one GPU, if a GPU file states it; `prices` has the listed GPUs'."""
 
 
 HARDWARE = {

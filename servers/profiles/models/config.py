@@ -62,7 +62,7 @@ class Architecture:
     gated: bool = False
     """Whether queries have a gate of the same size, unless `attn_output_gate` is false."""
     block: str = "mlp"
-    """Name of the module of experts; `feed_forward` is also that of other MLPs."""
+    """Name of the module of experts; other MLPs may be called `feed_forward` too."""
     shared_expert: bool = False
     """Whether each layer with experts has another one of their size for all tokens, without a
     gate."""

@@ -95,7 +95,7 @@ class StateLayers:
 
     layers: int
     channels: int
-    """Inputs of the convolution, without those of `groups`."""
+    """Inputs of the convolution, without the groups'."""
     taps: int
     """Number of tokens whose inputs it keeps."""
     tap_bytes: int

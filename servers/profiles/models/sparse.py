@@ -1,5 +1,5 @@
 """Computes the indexers of a config with sparse attention: DeepSeek-V3.2 and GLM-5 beside latent
-attention, and MiniMax-M3 beside ordinary keys and values. Sizes are those of vLLM 0.32.
+attention, and MiniMax-M3 beside ordinary keys and values. Sizes are as in vLLM 0.32.
 """
 
 from __future__ import annotations

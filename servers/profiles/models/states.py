@@ -1,7 +1,7 @@
 """Computes the layers of a config that keep a state of constant size instead of KV: gated delta
 nets (Qwen3-Next, Qwen3.5) and Mamba 2 (Nemotron-H, Granite 4).
 
-Sizes are those of vLLM 0.32 (`MambaStateShapeCalculator`), and FLOPs those of the kernels that
+Sizes are as in vLLM 0.32 (`MambaStateShapeCalculator`), and FLOPs as in the kernels that
 compute a prompt in chunks, with every product of a chunk counted in full.
 """
 

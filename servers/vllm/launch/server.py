@@ -61,6 +61,8 @@ class ServerInfo:
     flags: tuple[str, ...]
     policy: str | None
     costs_from: str | None
+    schedules_ahead: bool = False
+    """Whether it uses asynchronous scheduling, vLLM's default on a GPU; False if unknown."""
 
 
 class VllmServer(ServerProcess):
@@ -150,6 +152,7 @@ class VllmServer(ServerProcess):
                 flags=self._flags,
                 policy=config.policy,
                 costs_from=command_line.policy_costs(config, vllm)[1] if config.policy else None,
+                schedules_ahead=not vllm.cpu,
             )
         except UNUSABLE as error:
             what = f"is healthy but lacks its description ({type(error).__name__}: {error})"

@@ -45,7 +45,7 @@ class TimedAgent:
     parent: str | None = None
     prefix: SharedPrefix | None = None
     start_s: float | None = None
-    """The recorded start, if it is not that of the first call."""
+    """The recorded start, if it is not the first call's."""
     end_s: float | None = None
     """The recorded end, if it is not the last one of a call."""
     delay_provenance: Provenance | None = None
