@@ -83,6 +83,11 @@ SMALL = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 64,
+    "global_head_dim": 128,
+    "num_global_key_value_heads": 1,
+    "swa_num_attention_heads": 8,
+    "swa_num_key_value_heads": 8,
+    "swa_head_dim": 64,
     "vocab_size": 1024,
     "q_lora_rank": 128,
     "num_experts": 16,
@@ -367,8 +372,9 @@ def small(config: Mapping[str, Any]) -> dict[str, Any]:
     shrunken = {**text, **{key: value for key, value in SMALL.items() if key in text}}
     if "kv_lora_rank" in text:
         shrunken["num_key_value_heads"] = SMALL["num_attention_heads"]
-    if "layer_types" in text:
-        shrunken["layer_types"] = text["layer_types"][: SMALL["num_hidden_layers"]]
+    for name, value in text.items():
+        if isinstance(value, list) and len(value) == text["num_hidden_layers"]:
+            shrunken[name] = value[: SMALL["num_hidden_layers"]]
     return shrunken
 
 
@@ -492,6 +498,13 @@ def planned(config: VllmConfig, specs: dict[str, KVCacheSpec]) -> KVCacheConfig:
     return pool
 
 
+def window_of(spec: KVCacheSpec) -> int | None:
+    """Return the group of a layer, as `servers.profiles.kv_groups` writes it."""
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return -spec.attention_chunk_size
+    return getattr(spec, "sliding_window", None)
+
+
 def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None, int]]:
     """Return the number of layers by window and KV bytes per token, with the keys of an indexer."""
     found: dict[int, tuple[int | None, int]] = {}
@@ -499,10 +512,8 @@ def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None
         if not isinstance(spec, MambaSpec):
             layer = extract_layer_index(name)
             size = spec.page_size_bytes // spec.block_size + found.get(layer, (None, 0))[1]
-            window = getattr(spec, "sliding_window", None)
-            if isinstance(spec, ChunkedLocalAttentionSpec):
-                window = spec.attention_chunk_size
-            found[layer] = (window, size)
+            window = window_of(spec)
+            found[layer] = (window and abs(window), size)
     return Counter(found.values())
 
 
@@ -516,7 +527,7 @@ def assert_states(
     assert {spec.num_prefill_checkpoint_blocks for spec in states} == {int(llm.states.inside)}
     block = block_tokens_of(llm, 1, BLOCK_TOKENS)
     assert config.cache_config.block_size == block
-    groups, block_bytes = pool_of(llm, 1, block)
+    groups, block_bytes, _ = pool_of(llm, 1, block)
     state = STATE_INSIDE if llm.states.inside else STATE
     theirs = [
         state if isinstance(group.kv_cache_spec, MambaSpec) else None
@@ -544,18 +555,18 @@ def test_weights_and_kv_are_those_of_vllm(
         assert_states(llm, config, specs, pool)
     assert weight_bytes(module) == llm.weight_bytes
     assert layers(llm) == layers_of_vllm(specs)
-    if any(kind.chunked for kind in llm.kinds):
-        groups, block_bytes = pool_of(llm, 1, BLOCK_TOKENS)
-        theirs = [
-            getattr(g.kv_cache_spec, "attention_chunk_size", None) for g in pool.kv_cache_groups
-        ]
-        assert list(groups) == [chunk and -chunk for chunk in theirs]
-        assert pool.num_blocks == MEMORY // block_bytes
-    if groups_of(llm)[0] == FULL_ATTENTION:
+    if llm.states is None:
         # vLLM's multi-head latent attention on a CPU without AMX has blocks of 16 tokens.
-        assert pool.num_blocks == MEMORY // (
-            llm.kv_bytes_per_token * config.cache_config.block_size
-        )
+        groups, block_bytes, lengths = pool_of(llm, 1, config.cache_config.block_size)
+        assert pool.num_blocks == MEMORY // block_bytes
+    if len(pool.kv_cache_groups) > 1 and llm.states is None:
+        theirs = [
+            (window_of(spec), spec.block_size)
+            for spec in (group.kv_cache_spec for group in pool.kv_cache_groups)
+        ]
+        full, local = (length * BLOCK_TOKENS for length in lengths)
+        assert theirs == [(window, full if window is None else local) for window in groups]
+    if groups_of(llm)[0] == FULL_ATTENTION:
         register_all_kvcache_specs(config)
         [group] = generate_scheduler_kv_cache_config([pool]).kv_cache_groups
         manager = KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec)
