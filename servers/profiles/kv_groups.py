@@ -13,6 +13,7 @@ full attention and of each other block, in multiples of the profile's `block_tok
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -178,6 +179,7 @@ def block_tokens_of(llm: Model, gpus: int, block_tokens: int) -> int:
         return llm.indexer.block_tokens * -(-block_tokens // llm.indexer.block_tokens)
     if llm.states is None:
         return block_tokens
+    block_tokens = math.lcm(block_tokens, llm.states.block_tokens)
     page = block_tokens * llm.kinds[0].bytes_of_layer(gpus)
     return block_tokens * -(-llm.states.bytes_on(gpus) // page)
 

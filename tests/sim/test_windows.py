@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.profiles import WindowTimes
-from servers.profiles.kv_groups import EVEN, Groups, Lengths, longest_turn, turn_blocks
+from servers.profiles.kv_groups import (
+    EVEN,
+    Groups,
+    Lengths,
+    is_chunk,
+    longest_turn,
+    turn_blocks,
+)
 from servers.sim import Engine, Limits, Segment, Sequence, Submission
 from servers.sim.sequence import Phase
 from servers.sim.window_scheduler import WindowScheduler
@@ -200,6 +207,8 @@ def test_the_longest_turn_fits_and_one_more_block_does_not(
 def test_strides_equal_single_steps_and_leave_no_blocks(
     world: World, groups: Groups, window: WindowTimes | None, policy: str, lengths: Lengths
 ) -> None:
+    if any(map(is_chunk, groups)):
+        lengths = EVEN
     blocks = turn_blocks(
         groups,
         max(p.peak_context_tokens for p in world.programs),

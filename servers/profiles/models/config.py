@@ -133,6 +133,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3_5_text": replace(_DELTA, experts="none"),
     "qwen3_5_moe_text": replace(_DELTA, experts="everywhere"),
     "nemotron_h": Architecture(norms=1, defaults={"head_dim": 128}, states=True, mixers=True),
+    "kimi_linear": Architecture(latent=True, states=True, block="block_sparse_moe"),
     "granitemoehybrid": Architecture(
         qkv_bias=True, out_bias=True, states=True, shared_mlp=True, block="block_sparse_moe"
     ),
@@ -185,6 +186,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         defaults={"attention_bias": True, "sliding_window": 128},
     ),
     "glm4_moe": Architecture(qkv_bias=True, wide_router=True),
+    "glm4_moe_lite": Architecture(latent=True, wide_router=True),
     "minimax_m2": Architecture(qkv_bias=True, qk_norm_of_layer=True, wide_router=True),
     "minimax_m3_text": Architecture(
         qk_norm=True, wide_router=True, indexed=True, block="block_sparse_moe"
@@ -209,19 +211,23 @@ TEXT_PARTS = {
 }
 """Multimodal architectures, with the default architecture of their text part."""
 _STATES = "states of"
-_KIMI = f"{_STATES} Kimi delta attention beside latent attention"
 _SHORT = f"{_STATES} short convolutions"
-_COMPRESSED = "one latent vector for 4 or for 128 tokens, in blocks of several lengths"
+_COMPRESSED = "latent vectors of 4 or 128 tokens, and windows of several lengths to compute them"
 _HEADS = "other numbers of heads with a window than without"
 OTHER_MEMORY = {
-    "kimi_linear": _KIMI,
-    "kimi_k3": _KIMI,
+    "kimi_k3": f"{_STATES} Kimi delta attention, which only some GPUs can save inside a prompt",
     "jamba": f"{_STATES} Mamba 1",
     "falcon_h1": f"{_STATES} Mamba 2 and attention at once",
     "zamba2": f"{_STATES} Mamba 2 beside attention whose weights they share",
     "lfm2": _SHORT,
     "lfm2_moe": _SHORT,
     "olmo_hybrid": f"{_STATES} a gated delta net with other projections than Qwen's",
+    "bailing_hybrid": f"{_STATES} lightning attention",
+    "glm5_next": f"{_STATES} Kimi delta attention, and pooled keys of an indexer",
+    "glm5_next_text": f"{_STATES} Kimi delta attention, and pooled keys of an indexer",
+    "qwen4_exp": f"{_STATES} several sizes, and compressed keys",
+    "qwen4_exp_text": f"{_STATES} several sizes, and compressed keys",
+    "step5": "compressed keys in a ring of constant size",
     "deepseek_v4": _COMPRESSED,
     "deepseek_v41": _COMPRESSED,
     "deepseek_ref": _COMPRESSED,
@@ -322,7 +328,12 @@ def _experts(fields: Fields, traits: Architecture, found: Stateful | None) -> in
 
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
-EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
+EXPERTS_PER_TOKEN = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "top_k_experts",
+)
 
 
 def _text_part(config: Mapping[str, Any], where: str) -> tuple[Fields, str]:
@@ -502,7 +513,8 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
         wide = experts
     if traits.wide_router:
         others, wide = 0, wide + others
-    shared, module = fields.count("n_shared_experts", default=0, least=0) * inner, "shared_experts"
+    shared = fields.count("n_shared_experts", "num_shared_experts", default=0, least=0) * inner
+    module = "shared_experts"
     if not shared:
         module = "shared_expert"
         shared = fields.count("shared_expert_intermediate_size", default=0, least=0)
@@ -522,9 +534,9 @@ def _corrected(fields: Fields) -> bool:
     """Return whether the router has a bias for each expert, which balances their load."""
     if "use_routing_bias" in fields.values:
         return fields.flag("use_routing_bias")
-    return "n_routed_experts" in fields.values and (
-        fields.values.get("model_type") == "glm4_moe" or fields.get("topk_method") == "noaux_tc"
-    )
+    if fields.values.get("model_type") in ("glm4_moe", "glm4_moe_lite", "kimi_linear"):
+        return True
+    return "n_routed_experts" in fields.values and fields.get("topk_method") == "noaux_tc"
 
 
 def _mixture_layers(fields: Fields, traits: Architecture, layers: int, experts: int) -> list[bool]:
@@ -690,7 +702,7 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> list[int | No
 
 def _max_model_len(fields: Fields) -> int:
     """Return the longest context. YaRN multiplies the length that the model was trained with."""
-    longest = fields.count("max_position_embeddings")
+    longest = fields.count("model_max_length", "max_position_embeddings")
     scaling = fields.inner("rope_scaling") or fields.inner("rope_parameters")
     kind = scaling.get("rope_type", scaling.get("type"))
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")

@@ -119,6 +119,8 @@ class StateLayers:
     """Whether such a layer is the first one that keeps a state or KV."""
     inside: bool = False
     """Whether the kernels can save the state inside a chunk of a prompt."""
+    block_tokens: int = 1
+    """The tokens of a block are a multiple of this."""
 
     def bytes_on(self, gpus: int) -> int:
         """Return the bytes of one layer's state, on all GPUs of a tensor-parallel group."""

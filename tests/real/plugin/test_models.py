@@ -28,6 +28,7 @@ from vllm.distributed.parallel_state import (
     destroy_model_parallel,
 )
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.kernels import linear
 from vllm.model_executor.kernels.linear.nvfp4.marlin import MarlinNvFp4LinearKernel
 from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUFp8BlockScaledMMKernel
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -294,6 +295,48 @@ UNLISTED: Mapping[str, Mapping[str, Any]] = {
         "chunk_size": 128,
         "head_dim": 64,
     },
+    "kimi-linear": {
+        **DENSE,
+        "architectures": ["KimiLinearForCausalLM"],
+        "model_type": "kimi_linear",
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 8,
+        "q_lora_rank": None,
+        "kv_lora_rank": 128,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+        "mla_use_nope": True,
+        "linear_attn_config": {
+            "kda_layers": [1, 2, 3, 5],
+            "full_attn_layers": [4],
+            "num_heads": 4,
+            "head_dim": 64,
+            "short_conv_kernel_size": 4,
+        },
+        "num_experts": 8,
+        "moe_intermediate_size": 128,
+        "num_experts_per_token": 2,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 1,
+    },
+    "glm-4.7-flash": {
+        **DENSE,
+        "architectures": ["Glm4MoeLiteForCausalLM"],
+        "model_type": "glm4_moe_lite",
+        "num_key_value_heads": 8,
+        "q_lora_rank": 128,
+        "kv_lora_rank": 128,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+        "n_routed_experts": 8,
+        "moe_intermediate_size": 128,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
     "granite-4": {
         **DENSE,
         "architectures": ["GraniteMoeHybridForCausalLM"],
@@ -452,6 +495,9 @@ def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
 def built(config: VllmConfig, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
     # vLLM refuses formats and activations on such processors, although nothing is computed here.
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    kernels = {current_platform._enum: [MarlinNvFp4LinearKernel]}
+    monkeypatch.setattr(linear, "_POSSIBLE_NVFP4_KERNELS", kernels)
+    monkeypatch.setattr(torch.cuda, "Stream", MagicMock())
     for kernel in (CPUFp8BlockScaledMMKernel, MarlinNvFp4LinearKernel):
         monkeypatch.setattr(kernel, "is_supported", lambda *_, **__: (True, None))
     monkeypatch.setattr(CPUUnquantizedExperts, "_supports_activation", lambda _: True)
