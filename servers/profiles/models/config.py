@@ -268,7 +268,7 @@ def model_of(
     heads = fields.count("num_attention_heads")
     found = stateful(fields, architecture) if traits.states else None
     layers = len(found.kinds) if found else fields.count("num_hidden_layers", most=MOST_LAYERS)
-    windows = _windows(fields, traits, layers) if found is None else [None] * layers
+    windows = _windows(fields, traits, layers)
     attention = _attentions(fields, traits, heads)
     indexed = indexed_layers(fields, traits.latent, layers) if traits.indexed else []
     indexer = indexer_of(fields, traits.latent, indexed) if indexed else None
@@ -672,7 +672,9 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> list[int | No
             "num_kv_shared_layers", shared, "layers that share KV, and embeddings per layer "
             "(hidden_size_per_layer_input), are not supported; both must be 0"
         )  # fmt: skip
-    if traits.latent or (traits.window_switch and not fields.flag("use_sliding_window")):
+    if traits.latent or traits.states:
+        return [None] * layers
+    if traits.window_switch and not fields.flag("use_sliding_window"):
         return [None] * layers
     size, pattern = "sliding_window", "sliding_window_pattern"
     if traits.chunks:
