@@ -107,7 +107,9 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
     memory = _memory_bytes_per_s(gpu, n)
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
-    state_flops = llm.states.layers * llm.states.flops if llm.states else 0
+    state_s = 0.0
+    if llm.states is not None:
+        state_s = llm.states.layers * max(llm.states.flops / attention_flops, llm.states.token_s)
     reduces = llm.reduces_per_layer * llm.layers
     reduced_bytes = reduces * llm.hidden * 2 * 2 * (n - 1) / n
     return {
@@ -118,8 +120,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
         # turn from base_ps.
         "sequence_ps": round(PS_PER_S * 2 * llm.state_bytes_on(n) / memory),
         "token_ps": round(
-            PS_PER_S
-            * (2 * llm.token_params / flops + state_flops / attention_flops + reduced_bytes / link)
+            PS_PER_S * (2 * llm.token_params / flops + state_s + reduced_bytes / link)
         ),
         **_attention_ps(gpu, llm, n, windows=False),
         "window": llm.window

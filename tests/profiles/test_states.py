@@ -214,6 +214,16 @@ def test_a_turn_in_a_step_reads_and_writes_its_states(tmp_path: Path) -> None:
     assert kv_tokens_of(profile, 2048) == int(profile.kv_blocks / per_turn * 262_144)
 
 
+def test_a_prompt_takes_at_least_65_ns_per_token_and_layer_with_a_delta_net(tmp_path: Path) -> None:
+    # 36 layers on 2 GPUs or 8, and what they cannot share
+    name, llm = folder(tmp_path, QWEN3_NEXT), model_of(QWEN3_NEXT, "next")
+    for gpus in (2, 8):
+        products_s = 2 * llm.token_params / (gpus * 989.5e12 * 0.3)
+        reduced_s = 2 * 48 * 2048 * 2 * 2 * (gpus - 1) / gpus / (450e9 * 0.8)
+        token_ps = analytic_profile("h200", name, gpus=gpus).token_ps
+        assert token_ps == round((products_s + 36 * 65e-9 + reduced_s) * 1e12)
+
+
 def state_bytes(config: Mapping[str, Any], **changes: Any) -> int:
     return model_of({**config, **changes}, "a").state_bytes_on(1)
 

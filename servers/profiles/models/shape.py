@@ -110,6 +110,8 @@ class StateLayers:
     """Bytes of an entry of the matrix."""
     flops: int
     """FLOPs per token in a layer, without projections."""
+    token_s: float = 0.0
+    """Shortest time of a prompt's token in a layer, however many heads and GPUs compute it."""
     groups: int = 0
     """Groups of heads that share inputs. A single group is copied to each GPU."""
     group_channels: int = 0

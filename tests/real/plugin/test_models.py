@@ -497,7 +497,12 @@ def built(config: VllmConfig, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Modul
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     kernels = {current_platform._enum: [MarlinNvFp4LinearKernel]}
     monkeypatch.setattr(linear, "_POSSIBLE_NVFP4_KERNELS", kernels)
-    monkeypatch.setattr(torch.cuda, "Stream", MagicMock())
+    if config.model_config.architecture == "KimiLinearForCausalLM":  # written for GPUs
+        monkeypatch.setenv("VLLM_KIMI_K3_GEMM_AR", "0")
+        for name in ("Stream", "Event"):
+            monkeypatch.setattr(torch.cuda, name, MagicMock())
+        prefill = "vllm.models.kimi_k3.nvidia.mla.get_mla_prefill_backend"
+        monkeypatch.setattr(prefill, MagicMock())
     for kernel in (CPUFp8BlockScaledMMKernel, MarlinNvFp4LinearKernel):
         monkeypatch.setattr(kernel, "is_supported", lambda *_, **__: (True, None))
     monkeypatch.setattr(CPUUnquantizedExperts, "_supports_activation", lambda _: True)
