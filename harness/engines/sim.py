@@ -33,7 +33,7 @@ from servers.profiles.files import (
     profile_of_file,
 )
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.kv_groups import keeps_states, longest_turn
+from servers.profiles.kv_groups import EVEN, FULL_ATTENTION, keeps_states, longest_turn
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
@@ -102,6 +102,7 @@ class SimEngine:
                     profile.kv_blocks,
                     self.limits.step_tokens,
                     profile.block_tokens,
+                    profile.block_lengths,
                 ),
             )
             for profile in profiles
@@ -201,8 +202,9 @@ def _transfer_record(transfer: Transfer | None) -> TransferRecord | None:
 
 def _record(profile: Profile) -> ProfileRecord:
     fields = asdict(profile)
-    if profile.kv_groups == (None,):
-        del fields["kv_groups"]
+    for name, default in (("kv_groups", FULL_ATTENTION), ("block_lengths", EVEN)):
+        if fields[name] == default:
+            del fields[name]
     return convert(fields, ProfileRecord)
 
 

@@ -104,10 +104,11 @@ def _setup(sweep: SweepRecord) -> Setup:
 
 
 def _kv_tokens(profile: ProfileRecord, limits: LimitsRecord) -> int | None:
-    sizes = profile.kv_blocks, limits.step_tokens, profile.block_tokens, profile.max_model_len
-    if None in sizes:
+    blocks, step, block = profile.kv_blocks, limits.step_tokens, profile.block_tokens
+    if blocks is None or step is None or block is None or profile.max_model_len is None:
         return None
-    return kv_tokens(profile.kv_groups, *(size or 0 for size in sizes))
+    longest, lengths = profile.max_model_len, profile.block_lengths
+    return kv_tokens(profile.kv_groups, blocks, step, block, longest, lengths)
 
 
 def _step_times(sweep: SweepRecord, profile: ProfileRecord) -> str:

@@ -5,19 +5,26 @@ numbers of layers, so that a block has the same size in every group, and all gro
 one pool. A group is written as its window in tokens, None for full attention, `STATE` or
 `STATE_INSIDE` for layers that keep a state of constant size, or -n for layers that attend within
 chunks of n tokens, n > 1. Counts are in blocks of the pool.
+
+If a token has fewer or more bytes in the layers with a window than in those without, the blocks of
+one kind hold more tokens (`unify_kv_cache_spec_page_size`). `Lengths` are those of a block with
+full attention and of each other block, in multiples of the profile's `block_tokens`; one is 1.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from servers.basics.errors import InvalidInput
-from servers.profiles.models.shape import LayerKind, Model
+from servers.profiles.models.shape import Model
 from servers.profiles.profile import Profile
 
 Groups = tuple[int | None, ...]
+Lengths = tuple[int, int]
 
+EVEN: Final[Lengths] = (1, 1)
 FULL_ATTENTION: Groups = (None,)
 STATE: Final = 0
 STATE_INSIDE: Final = -1
@@ -39,26 +46,31 @@ def most_window_blocks(window: int, step_tokens: int, block_tokens: int) -> int:
     return -(-(window - 1 + step_tokens) // block_tokens) + 1
 
 
-def turn_blocks(groups: Groups, tokens: int, step_tokens: int, block_tokens: int) -> int:
+def turn_blocks(
+    groups: Groups, tokens: int, step_tokens: int, block_tokens: int, lengths: Lengths = EVEN
+) -> int:
     """Return the number of blocks that must be free for a turn of `tokens` tokens that runs alone,
     in steps of at most `step_tokens` tokens."""
-    blocks = -(-tokens // block_tokens)
+    full, local = (block_tokens * length for length in lengths)
     return sum(
-        blocks
+        -(-tokens // full)
         if window is None
-        else min(blocks, most_window_blocks(window, step_tokens, block_tokens))
+        else min(-(-tokens // local), most_window_blocks(window, step_tokens, local))
         for window in groups
     )
 
 
-def longest_turn(groups: Groups, kv_blocks: int, step_tokens: int, block_tokens: int) -> int:
+def longest_turn(
+    groups: Groups, kv_blocks: int, step_tokens: int, block_tokens: int, lengths: Lengths = EVEN
+) -> int:
     """Return the number of tokens of the longest turn that the pool can hold."""
     if len(groups) == 1:
         return kv_blocks * block_tokens
-    fits, too_long = 0, kv_blocks + 1
+    fits, too_long = 0, kv_blocks * max(lengths) + 1
     while too_long - fits > 1:
         middle = (fits + too_long) // 2
-        if turn_blocks(groups, middle * block_tokens, step_tokens, block_tokens) <= kv_blocks:
+        tokens = middle * block_tokens
+        if turn_blocks(groups, tokens, step_tokens, block_tokens, lengths) <= kv_blocks:
             fits = middle
         else:
             too_long = middle
@@ -73,28 +85,35 @@ def kv_tokens_of(profile: Profile, step_tokens: int) -> int:
         step_tokens,
         profile.block_tokens,
         profile.max_model_len,
+        profile.block_lengths,
     )
 
 
 def kv_tokens(
-    groups: Groups, kv_blocks: int, step_tokens: int, block_tokens: int, max_model_len: int
+    groups: Groups,
+    kv_blocks: int,
+    step_tokens: int,
+    block_tokens: int,
+    max_model_len: int,
+    lengths: Lengths = EVEN,
 ) -> int:
     """Return the number of turns of `max_model_len` tokens that the pool can hold, times that
     length."""
     if len(groups) == 1:
         return kv_blocks * block_tokens
+    full, local = (block_tokens * length for length in lengths)
     per_turn = 0
     for window in groups:
         if window is None:
-            per_turn += -(-max_model_len // block_tokens)
+            per_turn += -(-max_model_len // full)
         elif is_state(window):
-            per_turn += most_window_blocks(window, step_tokens, block_tokens)
+            per_turn += most_window_blocks(window, step_tokens, local)
         elif is_chunk(window):
             kept = min(CONCURRENT_STEPS * step_tokens - window, max_model_len)
-            per_turn += -(-kept // block_tokens)
+            per_turn += -(-kept // local)
         else:
             kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, max_model_len)
-            per_turn += -(-kept // block_tokens) + 1
+            per_turn += -(-kept // local) + 1
     return int(kv_blocks / per_turn * max_model_len)
 
 
@@ -139,7 +158,7 @@ def groups_of(llm: Model) -> tuple[Groups, int]:
         state = STATE_INSIDE if llm.states.inside else STATE
         states: Groups = -(-llm.states.layers // layers) * (state,)
         return ((*states, None) if llm.states.first else (None, *states)), layers
-    if len(full) == len(local) == 1 and _entry_bytes(full[0]) == _entry_bytes(local[0]):
+    if len(full) == len(local) == 1:
         layers = _group_layers(full[0].layers, local[0].layers)
         if full[0].layers <= layers:
             found = (-(-kind.layers // layers) * (kind.kv_group,) for kind in llm.kinds)
@@ -160,27 +179,35 @@ def block_tokens_of(llm: Model, gpus: int, block_tokens: int) -> int:
         return llm.indexer.block_tokens * -(-block_tokens // llm.indexer.block_tokens)
     if llm.states is None:
         return block_tokens
+    block_tokens = math.lcm(block_tokens, llm.states.block_tokens)
     page = block_tokens * llm.kinds[0].bytes_of_layer(gpus)
     return block_tokens * -(-llm.states.bytes_on(gpus) // page)
 
 
-def _entry_bytes(kind: LayerKind) -> int:
-    return kind.bytes_per_token() // kind.layers
+class Pool(NamedTuple):
+    groups: Groups
+    block_bytes: int
+    """On all GPUs."""
+    lengths: Lengths = EVEN
 
 
-def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> tuple[Groups, int]:
-    """Return the groups, and the bytes of a block of the pool on all GPUs. `windows`: whether vLLM
-    frees the blocks before a window, which it does not do with a KV connector such as LMCache's."""
+def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> Pool:
+    """Return the KV groups and blocks of a model. `windows`: whether vLLM frees the blocks before a
+    window, which it does not do with a KV connector such as LMCache's."""
     groups, layers = groups_of(llm)
-    token_bytes = llm.kv_bytes_per_token_on(gpus)
     if llm.states is not None:
-        return groups, llm.kinds[0].bytes_of_layer(gpus) * layers * block_tokens
+        return Pool(groups, llm.kinds[0].bytes_of_layer(gpus) * layers * block_tokens)
     if len(groups) == 1 or not windows:
-        return FULL_ATTENTION, token_bytes * block_tokens
+        return Pool(FULL_ATTENTION, llm.kv_bytes_per_token_on(gpus) * block_tokens)
     for group in groups:
         if is_chunk(group) and group is not None and -group % block_tokens:
             raise InvalidInput(
                 f"{llm.name}: its attention_chunk_size of {-group} tokens is no multiple of the "
                 f"{block_tokens} tokens of a block; such chunks are not modelled"
             )
-    return groups, token_bytes // llm.layers * layers * block_tokens
+    sizes = {kind.window is None: kind.bytes_of_layer(gpus) for kind in llm.kinds}
+    largest = max(sizes.values())
+    full, local = (
+        1 if largest % sizes[is_full] else largest // sizes[is_full] for is_full in (True, False)
+    )
+    return Pool(groups, largest * layers * block_tokens, (full, local))

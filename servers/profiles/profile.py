@@ -94,6 +94,9 @@ class Profile:
     kv_groups: tuple[int | None, ...] = field(default=(None,), kw_only=True)
     """The groups of layers with their own KV blocks, in vLLM's order: the sliding window in tokens,
     None for full attention, a state or a chunk (`servers.profiles.kv_groups`)."""
+    block_lengths: tuple[int, int] = field(default=(1, 1), kw_only=True)
+    """Lengths of a block with full attention and of one with a window, in `block_tokens`; one of
+    them is 1."""
     load_ps: int = field(default=0, kw_only=True)
     """CPU time of the admission of a turn that loads KV from a tier. The step of its batch takes
     this much longer, and the read starts after it."""
@@ -184,8 +187,9 @@ class TableProfile(Profile):
 
 def profile_of(fields: Mapping[str, Any]) -> Profile:
     """The profile with these fields, which may come from JSON."""
-    if "kv_groups" in fields:
-        fields = {**fields, "kv_groups": tuple(fields["kv_groups"])}
+    for name in ("kv_groups", "block_lengths"):
+        if name in fields:
+            fields = {**fields, name: tuple(fields[name])}
     if fields.get("window") is not None:
         fields = {**fields, "window": WindowTimes(**fields["window"])}
     if "knots" not in fields:

@@ -71,9 +71,9 @@ def analytic_profile(
         raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization))
     budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
     block_tokens = block_tokens_of(llm, n, block_tokens)
-    groups, block_bytes = pool(llm, n, block_tokens, windows=not offload)
+    groups, block_bytes, lengths = pool(llm, n, block_tokens, windows=not offload)
     blocks = budget // block_bytes if kv_blocks is None else kv_blocks
-    capacity = longest_turn(groups, blocks, STEP_TOKENS, block_tokens)
+    capacity = longest_turn(groups, blocks, STEP_TOKENS, block_tokens, lengths)
     longest = min(llm.max_model_len, capacity)
     if max_model_len is not None and max_model_len > longest:
         raise DoesNotFit(
@@ -90,6 +90,7 @@ def analytic_profile(
         "max_model_len": longest if max_model_len is None else max_model_len,
         "kv_bytes_per_token": llm.kv_bytes_per_token_on(n),
         "kv_groups": groups,
+        "block_lengths": lengths,
         "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
         "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
         **_step_ps(gpu, llm, n),
@@ -106,7 +107,9 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
     memory = _memory_bytes_per_s(gpu, n)
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
-    state_flops = llm.states.layers * llm.states.flops if llm.states else 0
+    state_s = 0.0
+    if llm.states is not None:
+        state_s = llm.states.layers * max(llm.states.flops / attention_flops, llm.states.token_s)
     reduces = llm.reduces_per_layer * llm.layers
     reduced_bytes = reduces * llm.hidden * 2 * 2 * (n - 1) / n
     return {
@@ -117,8 +120,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
         # turn from base_ps.
         "sequence_ps": round(PS_PER_S * 2 * llm.state_bytes_on(n) / memory),
         "token_ps": round(
-            PS_PER_S
-            * (2 * llm.token_params / flops + state_flops / attention_flops + reduced_bytes / link)
+            PS_PER_S * (2 * llm.token_params / flops + state_s + reduced_bytes / link)
         ),
         **_attention_ps(gpu, llm, n, windows=False),
         "window": llm.window
@@ -212,9 +214,9 @@ def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
     if lacks_kernels(llm, gpu) or not _divides(llm, gpus):
         return False
     block_tokens = block_tokens_of(llm, gpus, 16)
-    groups, block_bytes = pool(llm, gpus, block_tokens)
-    needed = turn_blocks(groups, MIN_CONTEXT_TOKENS, STEP_TOKENS, block_tokens) * block_bytes
-    return kv_budget_bytes(gpu, llm, gpus, utilization) >= needed
+    groups, block_bytes, lengths = pool(llm, gpus, block_tokens)
+    needed = turn_blocks(groups, MIN_CONTEXT_TOKENS, STEP_TOKENS, block_tokens, lengths)
+    return kv_budget_bytes(gpu, llm, gpus, utilization) >= needed * block_bytes
 
 
 def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
@@ -300,7 +302,13 @@ def notes(
             "time"
         )
     if profile.max_model_len < llm.max_model_len:
-        room = longest_turn(profile.kv_groups, profile.kv_blocks, STEP_TOKENS, profile.block_tokens)
+        room = longest_turn(
+            profile.kv_groups,
+            profile.kv_blocks,
+            STEP_TOKENS,
+            profile.block_tokens,
+            profile.block_lengths,
+        )
         notes.append(
             f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "
             f"the KV blocks have room for {room}"

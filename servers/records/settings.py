@@ -83,6 +83,7 @@ class ProfileRecord(Record, kw_only=True, frozen=True):
     dram_bytes_per_s: Number | None = None
     ssd_bytes_per_s: Number | None = None
     kv_groups: tuple[Integer | None, ...] = (None,)
+    block_lengths: tuple[Count, Count] = (1, 1)
     load_ps: Integer | None = None
     load_token_ps: Integer | None = None
     schedules_ahead: bool = False

@@ -89,7 +89,11 @@ def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> 
     capacity = profile.kv_blocks * profile.block_tokens
     if len(profile.kv_groups) > 1:
         capacity = longest_turn(
-            profile.kv_groups, profile.kv_blocks, step_tokens, profile.block_tokens
+            profile.kv_groups,
+            profile.kv_blocks,
+            step_tokens,
+            profile.block_tokens,
+            profile.block_lengths,
         )
     room = min(room, capacity)
     if prompt + output > room:

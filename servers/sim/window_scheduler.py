@@ -19,7 +19,7 @@ from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.reloads import BlockDemand
 from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import Sequence
-from servers.sim.windows import Hit, WindowKV, WindowOwner
+from servers.sim.windows import WindowKV, WindowOwner
 
 
 class WindowTurns(RunningTurns):
@@ -37,7 +37,8 @@ class WindowTurns(RunningTurns):
 
     def missing_blocks(self, sequence: Sequence, tokens: int) -> int:
         high = -(-(sequence.computed + tokens) // self._block)
-        return max(0, high - owner_of(sequence).high) * self._windows.groups
+        low = owner_of(sequence).high
+        return self._windows.grown(low, high) if high > low else 0
 
     def take_slot(self, sequence: Sequence, blocks: int) -> None:
         if blocks:
@@ -60,7 +61,8 @@ class WindowTurns(RunningTurns):
 
     def extend_all(self, batch: Batch) -> bool:
         """As with full attention, except that the order matters in which turns free blocks: return
-        False also if a turn was admitted after a partial one."""
+        False also if a turn was admitted after a partial one. With blocks of two lengths, the
+        decodes may need fewer blocks than are counted."""
         chunks = self.next_chunks()
         if chunks and (len(chunks) > 1 or next(reversed(self.by_id.values())) is not chunks[0][0]):
             return False
@@ -110,10 +112,15 @@ class WindowScheduler(Scheduler):
     def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
         groups, block = profile.kv_groups, profile.block_tokens
         chunks = any(map(is_chunk, groups))
-        kv = (ChunkKV if chunks else WindowKV)(profile.kv_blocks, groups, block)
+        if chunks:
+            kv: WindowKV = ChunkKV(profile.kv_blocks, groups, block)
+        else:
+            kv = WindowKV(profile.kv_blocks, groups, block, profile.block_lengths)
         self._windows = kv
         self._most_window_blocks = most_window_blocks(
-            next(group for group in groups if group is not None), self.limits.step_tokens, block
+            next(group for group in groups if group is not None),
+            self.limits.step_tokens,
+            kv.window_tokens,
         )
         return kv, WindowTurns(kv, profile, self.limits.step_tokens)
 
@@ -129,17 +136,14 @@ class WindowScheduler(Scheduler):
         hit = self._windows.find(owner_of(sequence), (sequence.target - 1) // self._block)
         computed = hit.depth * self._block
         chunk = min(sequence.target - computed, budget)
-        needed = self._needed(hit, computed + chunk)
+        needed = self._windows.grown(hit.depth, self._depth(computed + chunk))
         if not self._first_chunk:
-            needed = max(needed, self._needed(hit, sequence.target, self._most_window_blocks))
-        return BlockDemand(hit.depth, [], needed)
+            whole, most = self._depth(sequence.target), self._most_window_blocks
+            needed = max(needed, self._windows.grown(hit.depth, whole, most))
+        return BlockDemand(hit.depth, [], needed + hit.idle)
 
-    def _needed(self, hit: Hit, tokens: int, most_window_blocks: int | None = None) -> int:
-        blocks = window_blocks = -(-tokens // self._block)
-        if most_window_blocks is not None:
-            window_blocks = min(blocks, most_window_blocks)
-        windows = (self._windows.groups - 1) * max(0, window_blocks - hit.depth)
-        return blocks - hit.depth + windows + hit.idle
+    def _depth(self, tokens: int) -> int:
+        return -(-tokens // self._block)
 
     def _keep_free_for(self, head: Sequence, batch: Batch) -> None:
         """Compute a single step, since running turns free blocks."""

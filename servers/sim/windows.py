@@ -14,7 +14,11 @@ sliding window in common. As in vLLM 0.32:
 Because of the last rule, the next turn of a program computes its previous answer again, although
 the full-attention group still has it. vLLM then keeps two copies of these blocks. So here, unlike
 in `DeviceKV`, each hashed block is an object, and a content has a list of copies, oldest first.
-Depths and counts are in blocks.
+
+Blocks of full attention may be longer than those of the other groups, or shorter. Blocks are then
+hashed, and hits end, at multiples of the longer ones. Depths are in blocks of `block_tokens`
+tokens, the length of the shorter ones, and positions in the blocks of a group's table. The content
+of a longer block is that of its end.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple, cast
 
+from servers.profiles.kv_groups import EVEN, Lengths
 from servers.sim.kv import BlockOwner, DeviceKV, Path
 from servers.sim.window_blocks import Block, Content
 
@@ -57,7 +62,7 @@ class WindowOwner(BlockOwner):
         self.low = 0
         """Positions before this one have left the window and have no block."""
         self.high = 0
-        """Length of the tables."""
+        """Depth of the tables."""
         self.hashed = 0
         """Positions of the window groups before this one were hashed or will never be."""
         self.computed = 0
@@ -79,17 +84,27 @@ class Hit(NamedTuple):
 class WindowKV(DeviceKV):
     """All KV blocks of one engine."""
 
-    def __init__(self, blocks: int, windows: tuple[int | None, ...], block_tokens: int) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        windows: tuple[int | None, ...],
+        block_tokens: int,
+        lengths: Lengths = EVEN,
+    ) -> None:
         """`windows`: of each group in vLLM's order, in tokens; exactly one is None, and the others,
-        if there are any, are equal."""
+        if there are any, are equal. `lengths`: as in `Profile.block_lengths`."""
         super().__init__(blocks)
         self.groups = len(windows)
         self._is_full = [window is None for window in windows]
         self.window = next((window for window in windows if window is not None), _NO_WINDOW)
         self._block = block_tokens
-        self.leave_every = block_tokens
+        self._full_length, self._length = lengths
+        self._aligned = max(lengths)
+        self.window_tokens = self._length * block_tokens
+        """Tokens of a window block."""
+        self.leave_every = self.window_tokens
         """Number of tokens after which further blocks of a turn leave the window."""
-        self._hit_blocks = -(-(self.window - 1) // block_tokens)
+        self._hit_blocks = -(-(self.window - 1) // self.window_tokens)
         """Number of window blocks that a hit needs."""
         self._lru: OrderedDict[Block, None] = OrderedDict()
         """The free queue without its blank blocks, which are at its front."""
@@ -109,55 +124,67 @@ class WindowKV(DeviceKV):
 
     def passed(self, tokens: int) -> int:
         """Return the number of blocks before the window of the token after `tokens` tokens."""
-        return max(0, tokens - self.window + 1) // self._block
+        return max(0, tokens - self.window + 1) // self.window_tokens
+
+    def grown(self, low: int, high: int, most: int = _NO_WINDOW) -> int:
+        """Return by how many blocks the tables of all groups grow from depth `low` to `high`. A
+        window group has at most `most` blocks."""
+        full = -(-high // self._full_length) - -(-low // self._full_length)
+        windows = min(-(-high // self._length), most) - -(-low // self._length)
+        return full + (self.groups - 1) * max(0, windows)
 
     def next_leave(self, tokens: int) -> int:
         """Return the smallest number of computed tokens, at least `tokens`, at which a block is
         before the window for the first time."""
-        first = self.window - 1 + self._block
-        return first if tokens <= first else tokens + (first - tokens) % self._block
+        first = self.window - 1 + self.window_tokens
+        return first if tokens <= first else tokens + (first - tokens) % self.window_tokens
 
     # Hits ---------------------------------------------------------------------------------------
 
     def find(self, owner: WindowOwner, limit: int) -> Hit:
         """Return the longest hit of an owner without blocks, of at most `limit` blocks."""
-        contents = owner.contents
-        longest, most = 0, min(limit, len(contents))
-        while longest < most and contents[longest].full:
-            longest += 1
+        contents, length = owner.contents, self._full_length
+        longest, most = 0, min(limit, len(contents)) - length + 1
+        while longest < most and contents[longest + length - 1].full:
+            longest += length
+        longest -= longest % self._aligned
         depth = self._window_hit(contents, longest)
         owner.boundary = longest if longest > depth else 0
         idle = 0
-        for position in range(depth):
-            idle += not contents[position].full[0].references
-        for position in range(self.passed(depth * self._block), depth):
-            for copies in contents[position].windows:
+        for content in contents[length - 1 : depth : length]:
+            idle += not content.full[0].references
+        for position in range(self.passed(depth * self._block), depth // self._length):
+            for copies in self._content(contents, position).windows:
                 idle += not copies[0].references
         return Hit(depth, idle)
 
+    def _content(self, contents: list[Content], position: int) -> Content:
+        """Return the content of the window blocks at a position."""
+        return contents[(position + 1) * self._length - 1]
+
     def _window_hit(self, contents: list[Content], longest: int) -> int:
         """Return the largest depth, at most `longest`, before which the window is cached."""
-        found = 0
-        for depth in range(longest, 0, -1):
+        found, length = 0, self._length
+        for depth in range(longest, 0, -length):
             windows = contents[depth - 1].windows
-            if windows and all(windows):
+            if not windows or not all(windows):
+                found = 0
+            elif found or not depth % self._aligned:
                 found += 1
                 if found >= self._hit_blocks:
-                    return depth - 1 + found
-            else:
-                found = 0
-        return found
+                    return depth + (found - 1) * length
+        return found * length // self._aligned * self._aligned
 
     def take_hit(self, owner: BlockOwner, depth: int) -> None:
         """Give a hit of `depth` blocks to an owner without blocks."""
         owner = cast(WindowOwner, owner)
         owner.low = self.passed(depth * self._block)
-        owner.high = owner.hashed = depth
-        for content in owner.contents[:depth]:
+        owner.high, owner.hashed = depth, depth // self._length
+        for content in owner.contents[self._full_length - 1 : depth : self._full_length]:
             owner.full.append(self._touch(content.full[0]))
         owner.depth = depth
-        for position in range(owner.low, depth):
-            windows = owner.contents[position].windows
+        for position in range(owner.low, owner.hashed):
+            windows = self._content(owner.contents, position).windows
             owner.windows[position] = tuple(self._touch(copies[0]) for copies in windows)
 
     def _touch(self, block: Block) -> Block:
@@ -171,7 +198,7 @@ class WindowKV(DeviceKV):
 
     def leave_window(self, owner: WindowOwner, computed: int) -> None:
         """Free the blocks before the window of a turn that has computed `computed` tokens."""
-        low = min(self.passed(computed), owner.high)
+        low = min(self.passed(computed), -(-owner.high // self._length))
         if low <= owner.low:
             return
         passed = range(low - 1, owner.low - 1, -1)
@@ -194,7 +221,7 @@ class WindowKV(DeviceKV):
         """Allocate blocks of all groups for a context of `tokens` tokens."""
         high = -(-tokens // self._block)
         if high > owner.high:
-            self.allocate(owner, (high - owner.high) * self.groups)
+            self.allocate(owner, self.grown(owner.high, high))
             owner.high = high
 
     def allocate(self, owner: BlockOwner, blocks: int) -> None:
@@ -210,23 +237,30 @@ class WindowKV(DeviceKV):
 
     def hash_full(self, owner: WindowOwner, tokens: int) -> None:
         """Hash the full-attention blocks of `tokens` computed tokens."""
-        depth = tokens // self._block
+        depth, length = self._hashed_depth(tokens), self._full_length
         if depth > owner.depth:
-            owner.full += [Block(content.full) for content in owner.contents[owner.depth : depth]]
-            owner.blank -= depth - owner.depth
+            contents = owner.contents[owner.depth + length - 1 : depth : length]
+            owner.full += [Block(content.full) for content in contents]
+            owner.blank -= len(contents)
             owner.depth = depth
+
+    def _hashed_depth(self, tokens: int) -> int:
+        """Return the depth up to which blocks of `tokens` computed tokens are hashed."""
+        return tokens // (self._block * self._aligned) * self._aligned
 
     def hash_windows(self, owner: WindowOwner, tokens: int, prompt_tokens: int) -> None:
         """Hash the window blocks of `tokens` computed tokens from which a turn can resume."""
-        end = tokens // self._block
+        end = self._hashed_depth(tokens) // self._length
         if end <= owner.hashed:
             return
-        for boundary in {(prompt_tokens - 1) // self._block, owner.boundary}:
+        for depth in {self._hashed_depth(prompt_tokens - 1), owner.boundary}:
+            boundary = depth // self._length
             for position in range(
                 max(owner.hashed, boundary - self._hit_blocks), min(end, boundary)
             ):
                 if position not in owner.windows:
-                    owner.windows[position] = self._hash_window(owner.contents[position])
+                    content = self._content(owner.contents, position)
+                    owner.windows[position] = self._hash_window(content)
                     owner.blank -= self.groups - 1
         owner.hashed = end
 
@@ -240,9 +274,9 @@ class WindowKV(DeviceKV):
     def take_left(self, owner: WindowOwner, prompt_tokens: int) -> None:
         """Take those blocks again that have left the window and that the next turn's hit needs: the
         last window before the end of the prompt, unless they were evicted."""
-        boundary = (prompt_tokens - 1) // self._block
+        boundary = self._hashed_depth(prompt_tokens - 1) // self._length
         for position in range(max(0, boundary - self._hit_blocks), min(boundary, owner.low)):
-            windows = owner.contents[position].windows
+            windows = self._content(owner.contents, position).windows
             if windows and all(windows):
                 owner.windows[position] = tuple(self._touch(copies[0]) for copies in windows)
 

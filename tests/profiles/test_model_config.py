@@ -211,6 +211,8 @@ def test_latent_attention_keeps_one_vector_per_layer_and_a_copy_on_each_gpu() ->
         ("gemma-3-12b", {None: 8, 1024: 40}),
         ("gemma-3-27b", {None: 10, 1024: 52}),
         ("gpt-oss-20b", {None: 12, 128: 12}),
+        ("gemma-4-26b-a4b", {None: 5, 1024: 25}),
+        ("mimo-v2-flash", {None: 9, 128: 39}),
         ("qwen3-8b", {None: 36}),
     ],
 )
@@ -368,7 +370,9 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
         ({"hidden_size": True}, "hidden_size is true"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3: must divide the 8"),
         ({"model_type": "llamma"}, r"is 'llamma', which is not supported; did you mean llama\? "),
-        ({"model_type": "gemma4"}, r"not supported: its layers have KV of other sizes with a win"),
+        ({"model_type": "gemma3n"}, "not supported: its layers have KV that they share"),
+        ({"model_type": "gemma4_text"}, "num_kv_shared_layers is 0: .* embeddings per layer"),
+        ({"model_type": "gemma4_text", "num_kv_shared_layers": 1}, "num_kv_shared_layers is 1: la"),
         ({"model_type": "qwen3_omni"}, r"is 'qwen3_omni', which is not supported; supported are"),
         ({"model_type": None}, "lacks model_type; supported are llama, "),
         ({"model_type": ["llama"]}, "model_type .*not supported"),
@@ -444,7 +448,7 @@ def test_llama_4_has_the_published_parameters(
 def test_three_of_four_layers_of_llama_4_attend_within_a_chunk() -> None:
     llm = model_of(LLAMA_4, "a-model")
     assert [(kind.layers, kind.kv_group) for kind in llm.kinds] == [(36, -8192), (12, None)]
-    assert pool(llm, 1, 16) == ((-8192, -8192, -8192, None), 12 * 16 * 8 * 2 * 128 * 2)
+    assert pool(llm, 1, 16)[:2] == ((-8192, -8192, -8192, None), 12 * 16 * 8 * 2 * 128 * 2)
     with pytest.raises(InvalidInput, match="attention_chunk_size of 8000 tokens"):
         pool(model_of({**LLAMA_4, "attention_chunk_size": 8000}, "a-model"), 1, 128)
 

@@ -4,7 +4,8 @@ import pytest
 
 from servers.basics.errors import UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Hardware, Model, analytic_profile, hardware, model
-from servers.profiles.kv_groups import Groups, groups_of, kv_tokens_of
+from servers.profiles.kv_groups import Groups, groups_of, kv_tokens_of, pool
+from servers.profiles.models.config import model_of
 from servers.profiles.roofline import GPU_MEMORY_UTILIZATION, kv_budget_bytes
 from servers.vllm.launch.command_line import listed_gpu
 
@@ -66,6 +67,56 @@ def test_a_block_of_gemma_is_that_of_one_group_and_its_pool_has_as_many_as_fit()
     # and two steps of 2,048 tokens, which are 5,119 tokens or 320 blocks, and one more.
     tokens = kv_tokens_of(profile, step_tokens=2048)
     assert tokens == int(profile.kv_blocks / (8192 + 5 * 321) * 131_072)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layer_bytes", "lengths"),
+    [
+        # A GPU has 8 KV heads of 256 dimensions in layers with a window, and 2 of 512 elsewhere.
+        (1, 8192, (2, 1)),
+        (4, 4 * 2048, (1, 1)),
+        # A GPU has at least one of both.
+        (8, 8 * 2048, (1, 2)),
+    ],
+)
+def test_blocks_of_gemma_4_have_two_lengths_that_fill_the_same_page(
+    gpus: int, layer_bytes: int, lengths: tuple[int, int]
+) -> None:
+    found = pool(model("gemma-4-26b-a4b"), gpus, 16)
+    assert found == ((*[1024] * 5, None), 5 * 16 * layer_bytes, lengths)
+
+
+def test_vllm_pads_pages_that_do_not_divide_the_largest() -> None:
+    config = {**model("mimo-v2-flash").config, "swa_num_key_value_heads": 16}
+    llm = model_of({**config, "num_key_value_heads": 1, "swa_head_dim": 200}, "a-model")
+    # 16 × (200 + 128) × 2 bytes are no multiple of 192 + 128 of one head.
+    assert pool(llm, 1, 16).lengths == (1, 1)
+    assert pool(llm, 1, 16).block_bytes == 9 * 16 * 16 * 328 * 2
+
+
+def test_layers_of_mimo_v2_have_heads_of_their_own_in_windows() -> None:
+    llm = model("mimo-v2-flash")
+    # Keys have 192 dimensions and values 128.
+    assert llm.kv_bytes_per_token == (9 * 4 + 39 * 8) * (192 + 128) * 2
+    assert llm.flops_per_pair(windows=False) == 2 * 64 * (192 + 128) * 9
+    assert llm.flops_per_pair(windows=True) == 2 * 64 * (192 + 128) * 39
+    full = 4096 * (64 * 192 + 4 * 320) + 64 * 128 * 4096
+    local = 4096 * (64 * 192 + 8 * 320) + 64 * 128 * 4096 + 64
+    experts = 256 * (3 * 4096 * 2048 + 4096 + 1)
+    body = 9 * full + 39 * local + 3 * 4096 * 16_384 + 47 * experts + (2 * 48 + 1) * 4096
+    assert llm.params == body + 2 * 152_576 * 4096
+
+
+def test_gemma_4_has_experts_beside_an_mlp_and_a_tower_with_positions_in_two_dimensions() -> None:
+    llm = model("gemma-4-26b-a4b")
+    local = 2816 * (16 + 8 + 8) * 256 + 16 * 256 * 2816 + 2 * 256
+    full = 2816 * (16 + 2 + 2) * 512 + 16 * 512 * 2816 + 2 * 512
+    router = 128 * 2816 + 2816 + 128
+    layer = 3 * 2816 * 2112 + 128 * 3 * 2816 * 704 + router + (4 + 3) * 2816
+    assert llm.step_params == 25 * local + 5 * full + 30 * layer + 2816 + 262_144 * 2816
+    tower = 27 * (4 * 1152 * 1152 + 2 * 72 + 3 * 1152 * 4304 + 4 * 1152)
+    tower += (3 * 256 + 2 * 10_240) * 1152 + 1152 * 2816
+    assert llm.params - llm.step_params == tower
 
 
 def test_with_an_offload_tier_all_layers_of_gemma_keep_all_tokens() -> None:

@@ -214,6 +214,16 @@ def test_a_turn_in_a_step_reads_and_writes_its_states(tmp_path: Path) -> None:
     assert kv_tokens_of(profile, 2048) == int(profile.kv_blocks / per_turn * 262_144)
 
 
+def test_a_prompt_takes_at_least_65_ns_per_token_and_layer_with_a_delta_net(tmp_path: Path) -> None:
+    # 36 layers on 2 GPUs or 8, and what they cannot share
+    name, llm = folder(tmp_path, QWEN3_NEXT), model_of(QWEN3_NEXT, "next")
+    for gpus in (2, 8):
+        products_s = 2 * llm.token_params / (gpus * 989.5e12 * 0.3)
+        reduced_s = 2 * 48 * 2048 * 2 * 2 * (gpus - 1) / gpus / (450e9 * 0.8)
+        token_ps = analytic_profile("h200", name, gpus=gpus).token_ps
+        assert token_ps == round((products_s + 36 * 65e-9 + reduced_s) * 1e12)
+
+
 def state_bytes(config: Mapping[str, Any], **changes: Any) -> int:
     return model_of({**config, **changes}, "a").state_bytes_on(1)
 
@@ -327,6 +337,45 @@ def test_unusable_layers_are_refused(changes: dict[str, Any], message: str) -> N
         model_of({**QWEN3_NEXT, **changes}, "next")
 
 
+def test_kimi_linear_keeps_states_in_32_bits_in_blocks_that_are_multiples_of_128_tokens() -> None:
+    llm = MODELS["kimi-linear-48b-a3b"]
+    # 3 × 32 × 128 channels of 3 tokens, and 32 matrices of 128 × 128.
+    assert llm.state_bytes_on(1) == 20 * (3 * 4096 * 3 * 2 + 32 * 128 * 128 * 4)
+    # 512 latent and 64 further entries in 7 layers
+    assert llm.kv_bytes_per_token == 7 * 576 * 2
+    assert groups_of(llm) == ((STATE, STATE, STATE, None), 7)
+    # 2,170,880 bytes are 14.7 times those of 128 tokens. Two GPUs have a copy of these each, and
+    # half of the state: 7.4 times.
+    assert [block_tokens_of(llm, gpus, 16) for gpus in (1, 2)] == [15 * 128, 8 * 128]
+    assert llm.max_model_len == 1_048_576
+
+
+def test_parameters_of_kimi_linear_add_up_from_its_layers() -> None:
+    llm = MODELS["kimi-linear-48b-a3b"]
+    small = 2 * (2304 * 128 + 128 * 4096)
+    kda = 2304 * (3 * 4096 + 32) + small + 4096 * 2304 + 128 + 3 * 4096 * 4 + 4096 + 32
+    latent = 2304 * (576 + 32 * 192) + 512 * 32 * 256 + 32 * 128 * 2304 + 512
+    mixture = (256 + 1) * 3 * 2304 * 1024 + 256 * 2304 + 256
+    layers = 20 * kda + 7 * latent + 3 * 2304 * 9216 + 26 * mixture + 2 * 27 * 2304
+    assert llm.params == layers + 2304 + 2 * 163_840 * 2304
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"use_full_rank_gate": True}, "use_full_rank_gate is true: such layers, of Kimi K3"),
+        ({"kda_layers": None}, "linear_attn_config is None: must list layers in kda_layers and"),
+        ({"full_attn_layers": [4, 27]}, "must together have 1 to 27"),
+        ({"num_heads": 0}, "num_heads is 0: must be a whole number from 1"),
+    ],
+)
+def test_unusable_layers_of_kimi_linear_are_refused(section: dict[str, Any], message: str) -> None:
+    config = MODELS["kimi-linear-48b-a3b"].config
+    layers = {**config["linear_attn_config"], **section}
+    with pytest.raises(InvalidInput, match=message):
+        model_of({**config, "linear_attn_config": layers}, "kimi")
+
+
 def test_more_attention_than_states_is_refused() -> None:
     kinds = ["linear_attention", *["full_attention"] * 3]
     config = {**QWEN3_NEXT, "num_hidden_layers": 4, "layer_types": kinds}
@@ -334,7 +383,7 @@ def test_more_attention_than_states_is_refused() -> None:
         groups_of(model_of(config, "next"))
 
 
-@pytest.mark.parametrize("name", ["kimi_linear", "deepseek_v33", "qwen3_mixed", "qwen4_next"])
+@pytest.mark.parametrize("name", ["kimi_k3", "deepseek_v33", "qwen3_mixed", "qwen4_next"])
 def test_no_architecture_with_other_memory_is_suggested(name: str) -> None:
     with pytest.raises(InvalidInput, match="not supported") as refused:
         model_of({**QWEN3_NEXT, "model_type": name}, "next")

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.profiles import WindowTimes
-from servers.profiles.kv_groups import Groups, longest_turn, turn_blocks
+from servers.profiles.kv_groups import (
+    EVEN,
+    Groups,
+    Lengths,
+    is_chunk,
+    longest_turn,
+    turn_blocks,
+)
 from servers.sim import Engine, Limits, Segment, Sequence, Submission
 from servers.sim.sequence import Phase
 from servers.sim.window_scheduler import WindowScheduler
@@ -116,6 +123,27 @@ def test_a_hit_ends_where_the_prompt_ended_since_the_answers_windows_are_not_has
     assert kv.find(kv.owner(path), 19).depth == 9
 
 
+@pytest.mark.parametrize(("lengths", "depth"), [((1, 1), 9), ((2, 1), 8), ((1, 3), 9), ((1, 2), 8)])
+def test_a_hit_ends_at_a_multiple_of_the_longer_blocks(
+    lengths: tuple[int, int], depth: int
+) -> None:
+    kv = WindowKV(100, (32, None), BLOCK, lengths)
+    path = chain(20)
+    kv.release(turn(kv, path, prompt=160))
+    assert kv.free == 100
+    # The last prompt token is computed again, so the hit has at most 9 blocks of 16 tokens.
+    assert kv.find(kv.owner(path), 9).depth == depth
+
+
+def test_groups_with_longer_blocks_need_fewer_of_them() -> None:
+    # 100 tokens are 7 blocks of 16 and 4 blocks of 32. A window of 33 in steps of 16 needs at most
+    # 4 blocks of 16 and 3 of 32.
+    assert turn_blocks((33, None), 100, 16, BLOCK) == 4 + 7
+    assert turn_blocks((33, None), 100, 16, BLOCK, (2, 1)) == 4 + 4
+    assert turn_blocks((33, None), 100, 16, BLOCK, (1, 2)) == 3 + 7
+    assert longest_turn((33, None), 8, 16, BLOCK, (2, 1)) == 4 * 32
+
+
 def test_a_longer_hit_of_full_attention_makes_its_end_a_place_to_resume() -> None:
     kv = WindowKV(100, (32, None), BLOCK)
     root = Segment(0)
@@ -174,18 +202,22 @@ def test_the_longest_turn_fits_and_one_more_block_does_not(
     st.sampled_from(GROUPS),
     st.sampled_from(WINDOWS),
     st.sampled_from(["fcfs", "continuum", "infercept"]),
+    st.sampled_from([EVEN, EVEN, (2, 1), (1, 3)]),
 )
 def test_strides_equal_single_steps_and_leave_no_blocks(
-    world: World, groups: Groups, window: WindowTimes | None, policy: str
+    world: World, groups: Groups, window: WindowTimes | None, policy: str, lengths: Lengths
 ) -> None:
+    if any(map(is_chunk, groups)):
+        lengths = EVEN
     blocks = turn_blocks(
         groups,
         max(p.peak_context_tokens for p in world.programs),
         world.limits.step_tokens,
         BLOCK,
+        lengths,
     )
     spare = world.profile.kv_blocks % 41
-    kv = {"kv_blocks": blocks + spare, "kv_groups": groups}
+    kv = {"kv_blocks": blocks + spare, "kv_groups": groups, "block_lengths": lengths}
     profile = replace(world.profile, window=window, **kv)
     single, strided = (play(world, profile, policy, strides) for strides in (False, True))
     assert strided == single

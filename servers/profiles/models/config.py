@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import nearest
@@ -49,6 +49,12 @@ class Architecture:
     the config takes precedence."""
     chunks: bool = False
     """Whether these layers attend to the tokens in the same chunk instead of a window."""
+    window_flags: str = ""
+    """The field that lists 1 for each layer with a window, instead of `layer_types`."""
+    in_windows: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the layers with a window and of the others, by the names of those that they
+    replace."""
     window_switch: bool = False
     """Whether windows need `use_sliding_window`."""
     latent: bool = False
@@ -66,6 +72,8 @@ class Architecture:
     shared_expert: bool = False
     """Whether each layer with experts has another one of their size for all tokens, without a
     gate."""
+    beside_mlp: bool = False
+    """Whether layers have their experts beside an MLP, with three more norms."""
     shared_mlp: bool = False
     """Whether each layer has an MLP of `shared_intermediate_size`, beside any experts."""
     mixers: bool = False
@@ -96,6 +104,16 @@ _DELTA = Architecture(
     gated=True,
     experts="stated",
 )
+_MIMO = Architecture(
+    wide_router=True,
+    experts="stated",
+    window_flags="hybrid_layer_pattern",
+    in_windows={
+        name: f"swa_{name}"
+        for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
+    },
+    defaults={"topk_method": "noaux_tc"},
+)
 _MISTRAL = Architecture(fixed_bias=True, defaults={"sliding_window": 4096})
 _MIXTRAL = Architecture(fixed_bias=True)
 _QWEN_2 = Architecture(qkv_bias=True, fixed_bias=True, window_switch=True)
@@ -115,6 +133,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3_5_text": replace(_DELTA, experts="none"),
     "qwen3_5_moe_text": replace(_DELTA, experts="everywhere"),
     "nemotron_h": Architecture(norms=1, defaults={"head_dim": 128}, states=True, mixers=True),
+    "kimi_linear": Architecture(latent=True, states=True, block="block_sparse_moe"),
     "granitemoehybrid": Architecture(
         qkv_bias=True, out_bias=True, states=True, shared_mlp=True, block="block_sparse_moe"
     ),
@@ -122,6 +141,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         fixed_bias=True,
         windows=4,
         chunks=True,
+        window_flags="no_rope_layers",
         block="feed_forward",
         shared_expert=True,
         experts="stated",
@@ -140,6 +160,25 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
     "gemma3_text": _GEMMA_3,
+    "gemma4_text": replace(
+        _GEMMA_3,
+        block="",
+        beside_mlp=True,
+        elsewhere={
+            "head_dim": "global_head_dim",
+            "num_key_value_heads": "num_global_key_value_heads",
+        },
+        defaults={
+            **_GEMMA,
+            "global_head_dim": 512,
+            "vocab_size": 262_144,
+            "max_position_embeddings": 131_072,
+            "sliding_window": 512,
+            "hidden_size_per_layer_input": 256,
+        },
+    ),
+    "mimo_v2": _MIMO,
+    "mimo_v2_flash": _MIMO,
     "gpt_oss": Architecture(
         qkv_bias=True,
         out_bias=True,
@@ -147,6 +186,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         defaults={"attention_bias": True, "sliding_window": 128},
     ),
     "glm4_moe": Architecture(qkv_bias=True, wide_router=True),
+    "glm4_moe_lite": Architecture(latent=True, wide_router=True),
     "minimax_m2": Architecture(qkv_bias=True, qk_norm_of_layer=True, wide_router=True),
     "minimax_m3_text": Architecture(
         qk_norm=True, wide_router=True, indexed=True, block="block_sparse_moe"
@@ -159,6 +199,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 TEXT_PARTS = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "mistral3": "mistral",
     "kimi_k25": "kimi_k2",
     "llama4": "llama4_text",
@@ -170,29 +211,28 @@ TEXT_PARTS = {
 }
 """Multimodal architectures, with the default architecture of their text part."""
 _STATES = "states of"
-_KIMI = f"{_STATES} Kimi delta attention beside latent attention"
 _SHORT = f"{_STATES} short convolutions"
-_UNEVEN = "KV of other sizes with a window than without, so that blocks have several lengths"
-_COMPRESSED = "one latent vector for 4 or for 128 tokens, in blocks of several lengths"
+_COMPRESSED = "latent vectors of 4 or 128 tokens, and windows of several lengths to compute them"
 _HEADS = "other numbers of heads with a window than without"
 OTHER_MEMORY = {
-    "kimi_linear": _KIMI,
-    "kimi_k3": _KIMI,
+    "kimi_k3": f"{_STATES} Kimi delta attention, which only some GPUs can save inside a prompt",
     "jamba": f"{_STATES} Mamba 1",
     "falcon_h1": f"{_STATES} Mamba 2 and attention at once",
     "zamba2": f"{_STATES} Mamba 2 beside attention whose weights they share",
     "lfm2": _SHORT,
     "lfm2_moe": _SHORT,
     "olmo_hybrid": f"{_STATES} a gated delta net with other projections than Qwen's",
+    "bailing_hybrid": f"{_STATES} lightning attention",
+    "glm5_next": f"{_STATES} Kimi delta attention, and pooled keys of an indexer",
+    "glm5_next_text": f"{_STATES} Kimi delta attention, and pooled keys of an indexer",
+    "qwen4_exp": f"{_STATES} several sizes, and compressed keys",
+    "qwen4_exp_text": f"{_STATES} several sizes, and compressed keys",
+    "step5": "compressed keys in a ring of constant size",
     "deepseek_v4": _COMPRESSED,
     "deepseek_v41": _COMPRESSED,
     "deepseek_ref": _COMPRESSED,
     "gemma3n": "KV that they share",
     "gemma3n_text": "KV that they share",
-    "gemma4": _UNEVEN,
-    "gemma4_text": _UNEVEN,
-    "mimo_v2": _UNEVEN,
-    "mimo_v2_flash": _UNEVEN,
     "step3p5": _HEADS,
     "step3p7": _HEADS,
     "nemotron-nas": "MLPs of several sizes, and some of them no attention",
@@ -228,15 +268,15 @@ def model_of(
     heads = fields.count("num_attention_heads")
     found = stateful(fields, architecture) if traits.states else None
     layers = len(found.kinds) if found else fields.count("num_hidden_layers", most=MOST_LAYERS)
-    attention, kv_heads, entries, pair_dims = (
-        _latent(fields, heads) if traits.latent else _attention(fields, traits, heads)
-    )
+    windows = _windows(fields, traits, layers)
+    attention = _attentions(fields, traits, heads)
     indexed = indexed_layers(fields, traits.latent, layers) if traits.indexed else []
     indexer = indexer_of(fields, traits.latent, indexed) if indexed else None
     if indexer and traits.latent:  # Queries are multiplied with latent vectors, also in prompts.
-        pair_dims = entries + fields.count("kv_lora_rank")
+        pair_dims = heads * (attention[0].entries + fields.count("kv_lora_rank"))
+        attention = (attention[0]._replace(pair_dims=pair_dims),) * 2
     experts = _experts(fields, traits, found)
-    parts = _parts(fields, traits, attention, layers, experts, found)
+    parts = _parts(fields, traits, attention, windows, experts, found)
     if indexer is not None:
         parts.append((scorer(fields, indexer), indexed))
     per_token = fields.count(*EXPERTS_PER_TOKEN, least=1, most=experts) if experts else 0
@@ -247,10 +287,15 @@ def model_of(
         hidden=fields.count("hidden_size"),
         heads=heads,
         vocab=fields.count("vocab_size"),
-        pair_dims=pair_dims,
         kinds=tuple(
-            replace(kind, kv_heads=kv_heads, entries=entries, entry_bytes=entry_bytes)
-            for kind in _kept(fields, traits, layers, found, indexer)
+            replace(
+                kind,
+                kv_heads=attention[kind.window is not None].kv_heads,
+                entries=attention[kind.window is not None].entries,
+                pair_dims=attention[kind.window is not None].pair_dims,
+                entry_bytes=entry_bytes,
+            )
+            for kind in _kept(fields, traits, windows, found, indexer)
         ),
         weights=_weights(fields, parts, quantization)
         + vision_weights(config, where, fields.count("hidden_size")),
@@ -283,7 +328,12 @@ def _experts(fields: Fields, traits: Architecture, found: Stateful | None) -> in
 
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
-EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
+EXPERTS_PER_TOKEN = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "top_k_experts",
+)
 
 
 def _text_part(config: Mapping[str, Any], where: str) -> tuple[Fields, str]:
@@ -323,37 +373,61 @@ def _meant(architecture: str, known: Sequence[str]) -> str:
     return close if all(same) else ""
 
 
-def _attention(fields: Fields, traits: Architecture, heads: int) -> tuple[Layer, int, int, int]:
-    """Return attention's part of a layer, KV heads, entries per head and dimensions of a pair."""
-    hidden = fields.count("hidden_size")
+class _Attention(NamedTuple):
+    layer: Layer
+    """Attention's part of a layer."""
+    kv_heads: int
+    entries: int
+    pair_dims: int
+    """The last three as in `LayerKind`."""
+
+
+def _attentions(fields: Fields, traits: Architecture, heads: int) -> tuple[_Attention, _Attention]:
+    """Return attention of layers without and with a window."""
+    if traits.latent:
+        latent = _latent(fields, heads)
+        return latent, latent
+    elsewhere = dict(traits.elsewhere)
+    if elsewhere and not fields.flag("attention_k_eq_v"):
+        del elsewhere["num_key_value_heads"]  # as transformers does for Gemma 4
+    full = _attention(fields.renamed(elsewhere), traits, sinks=not traits.in_windows)
+    return full, _attention(fields.renamed(traits.in_windows), traits, sinks=True)
+
+
+def _attention(fields: Fields, traits: Architecture, *, sinks: bool) -> _Attention:
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise fields.problem(
             "num_key_value_heads", kv_heads, f"must divide the {heads} num_attention_heads"
         )
     size = fields.count("head_dim", default=max(1, hidden // heads))
-    queries, keys = heads * size, kv_heads * size
+    value_size = fields.count("v_head_dim", default=size)
+    queries, keys, values = heads * size, kv_heads * size, kv_heads * value_size
     module = "mixer" if traits.mixers else "self_attn"
     gates = queries if traits.gated and fields.flag("attn_output_gate", default=True) else 0
     matrices = [
         Matrix(f"{module}.q_proj", hidden, queries + gates),
         Matrix(f"{module}.k_proj", hidden, keys),
-        Matrix(f"{module}.v_proj", hidden, keys),
-        Matrix(f"{module}.o_proj", queries, hidden),
+        Matrix(f"{module}.v_proj", hidden, values),
+        Matrix(f"{module}.o_proj", heads * value_size, hidden),
     ]
     biases = traits.fixed_bias or fields.flag("attention_bias")
-    others = queries + gates + 2 * keys if biases and traits.qkv_bias else 0
+    others = queries + gates + keys + values if biases and traits.qkv_bias else 0
     others += hidden if biases and traits.out_bias else 0
     if traits.qk_norm_of_layer:
         others += queries + keys
     elif traits.qk_norm or (fields.flag("use_qk_norm") and not traits.chunks):
         others += 2 * size
-    if fields.values.get("model_type") == "gpt_oss":
-        others += heads  # sinks
-    return Layer(matrices, others), kv_heads, 2 * size, 2 * size
+    if sinks and (
+        fields.values.get("model_type") == "gpt_oss" or fields.flag("add_swa_attention_sink_bias")
+    ):
+        others += heads
+    both = size + value_size
+    return _Attention(Layer(matrices, others), kv_heads, both, heads * both)
 
 
-def _latent(fields: Fields, heads: int) -> tuple[Layer, int, int, int]:
+def _latent(fields: Fields, heads: int) -> _Attention:
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1). The projections to
     the latent vectors are copied to every GPU."""
     hidden = fields.count("hidden_size")
@@ -373,7 +447,8 @@ def _latent(fields: Fields, heads: int) -> tuple[Layer, int, int, int]:
         others += rank
         matrices.append(Matrix("self_attn.q_a_proj", hidden, rank, on_every_gpu=True))
         matrices.append(Matrix("self_attn.q_b_proj", rank, queries))
-    return Layer(matrices, others), 1, latent + rotary, rest + rotary + values
+    pair_dims = heads * (rest + rotary + values)
+    return _Attention(Layer(matrices, others), 1, latent + rotary, pair_dims)
 
 
 def _dense(fields: Fields, traits: Architecture) -> Layer:
@@ -430,13 +505,16 @@ def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
     hidden = fields.count("hidden_size")
     inner = fields.count("moe_intermediate_size", "intermediate_size")
     block = traits.block
-    matrices = _gated(f"{block}.experts.0", hidden, inner, "experts", experts)
+    matrices = _gated(f"{block}.experts.0".lstrip("."), hidden, inner, "experts", experts)
     others, wide = experts * hidden, 0
+    if traits.beside_mlp:  # norms, and scales of the router's inputs and of experts
+        others += 3 * hidden + hidden + experts
     if _corrected(fields):
         wide = experts
     if traits.wide_router:
         others, wide = 0, wide + others
-    shared, module = fields.count("n_shared_experts", default=0, least=0) * inner, "shared_experts"
+    shared = fields.count("n_shared_experts", "num_shared_experts", default=0, least=0) * inner
+    module = "shared_experts"
     if not shared:
         module = "shared_expert"
         shared = fields.count("shared_expert_intermediate_size", default=0, least=0)
@@ -456,9 +534,9 @@ def _corrected(fields: Fields) -> bool:
     """Return whether the router has a bias for each expert, which balances their load."""
     if "use_routing_bias" in fields.values:
         return fields.flag("use_routing_bias")
-    return "n_routed_experts" in fields.values and (
-        fields.values.get("model_type") == "glm4_moe" or fields.get("topk_method") == "noaux_tc"
-    )
+    if fields.values.get("model_type") in ("glm4_moe", "glm4_moe_lite", "kimi_linear"):
+        return True
+    return "n_routed_experts" in fields.values and fields.get("topk_method") == "noaux_tc"
 
 
 def _mixture_layers(fields: Fields, traits: Architecture, layers: int, experts: int) -> list[bool]:
@@ -520,17 +598,17 @@ def _weights(
 def _parts(
     fields: Fields,
     traits: Architecture,
-    attention: Layer,
-    layers: int,
+    attention: tuple[_Attention, _Attention],
+    windows: list[int | None],
     experts: int,
     found: Stateful | None,
 ) -> list[tuple[Layer, list[int]]]:
     """Return the parts of layers, each with the layers that have it."""
-    every = list(range(layers))
-    mixture = _mixture_layers(fields, traits, layers, experts)
+    every = list(range(len(windows)))
+    mixture = _mixture_layers(fields, traits, len(windows), experts)
     having: dict[Kind, list[int]] = {
         "attention": every,
-        "dense": [layer for layer in every if not mixture[layer]],
+        "dense": [layer for layer in every if traits.beside_mlp or not mixture[layer]],
         "experts": [layer for layer in every if mixture[layer]],
     }
     parts = [(Layer([], traits.norms * fields.count("hidden_size")), every)]
@@ -540,7 +618,9 @@ def _parts(
         ):
             having[kind] = [layer for layer in every if found.kinds[layer] == kind]
         parts.append((found.layer, having["state"]))
-    parts.append((attention, having["attention"]))
+    for local, one in enumerate(attention):
+        which = [layer for layer in having["attention"] if (windows[layer] is not None) == local]
+        parts += [(one.layer, which)] if which else []
     if having["dense"]:
         parts.append((_dense(fields, traits), having["dense"]))
     if having["experts"]:
@@ -561,21 +641,21 @@ def _stored_bytes(matrix: Matrix, layers: list[int], quantization: Quantization)
 def _kept(
     fields: Fields,
     traits: Architecture,
-    layers: int,
+    windows: list[int | None],
     found: Stateful | None,
     indexer: Indexer | None,
 ) -> list[LayerKind]:
     """Return the layers with KV by kind, without the sizes of their KV."""
+    layers = len(windows)
     if indexer is not None:
         # Layers of latent attention without an indexer use what the last one before them chose.
         own = LayerKind(indexer.layers, None, 0, 0, 0, indexer.key_bytes, sparse=True)
         other = LayerKind(layers - indexer.layers, None, 0, 0, 0, sparse=traits.latent)
         return [kind for kind in (own, other) if kind.layers]
     if found is None:
-        windows = _windows(fields, traits, layers)
         return [
             LayerKind(n, window, 0, 0, 0, chunked=traits.chunks and window is not None)
-            for window, n in windows.items()
+            for window, n in Counter(windows).items()
         ]
     if traits.mixers and (window := fields.get("sliding_window")) is not None:
         raise fields.problem(
@@ -584,21 +664,28 @@ def _kept(
     return [LayerKind(found.kinds.count("attention"), None, 0, 0, 0)]
 
 
-def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:
-    """Return the number of layers by window, in the order in which windows first occur; None is the
-    key of layers that attend to all tokens."""
-    if traits.latent or (traits.window_switch and not fields.flag("use_sliding_window")):
-        return {None: layers}
+def _windows(fields: Fields, traits: Architecture, layers: int) -> list[int | None]:
+    """Return the window of each layer; None for those that attend to all tokens."""
+    shared = fields.count("num_kv_shared_layers", default=0, least=0)
+    if shared or fields.count("hidden_size_per_layer_input", default=0, least=0):
+        raise fields.problem(
+            "num_kv_shared_layers", shared, "layers that share KV, and embeddings per layer "
+            "(hidden_size_per_layer_input), are not supported; both must be 0"
+        )  # fmt: skip
+    if traits.latent or traits.states:
+        return [None] * layers
+    if traits.window_switch and not fields.flag("use_sliding_window"):
+        return [None] * layers
     size, pattern = "sliding_window", "sliding_window_pattern"
     if traits.chunks:
         size, pattern = "attention_chunk_size", "no_rope_layer_interval"
     unset = size in fields.values and fields.values[size] is None
     if unset or fields.get(size) is None:
-        return {None: layers}
+        return [None] * layers
     window = fields.count(size, least=2 if traits.chunks else 1)
     kinds = fields.get("layer_types")
-    if traits.chunks and fields.get("no_rope_layers"):
-        local = flags(fields, "no_rope_layers", layers)
+    if traits.window_flags and (not traits.chunks or fields.get(traits.window_flags)):
+        local = flags(fields, traits.window_flags, layers)
     elif kinds is not None and not traits.chunks:
         if not isinstance(kinds, list) or len(kinds) != layers:
             raise fields.problem(
@@ -612,12 +699,12 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | No
         local = [layer >= first for layer in range(layers)]
     else:
         local = [True] * layers
-    return dict(Counter(window if is_local else None for is_local in local))
+    return [window if is_local else None for is_local in local]
 
 
 def _max_model_len(fields: Fields) -> int:
     """Return the longest context. YaRN multiplies the length that the model was trained with."""
-    longest = fields.count("max_position_embeddings")
+    longest = fields.count("model_max_length", "max_position_embeddings")
     scaling = fields.inner("rope_scaling") or fields.inner("rope_parameters")
     kind = scaling.get("rope_type", scaling.get("type"))
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")

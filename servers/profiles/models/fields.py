@@ -19,6 +19,11 @@ class Fields:
     ) -> None:
         self.values, self.where, self.defaults = values, where, defaults or {}
 
+    def renamed(self, names: Mapping[str, str]) -> Fields:
+        """Return the fields with the values of others that have one, by the names to replace."""
+        found = {name: value for name in names if (value := self.get(names[name])) is not None}
+        return Fields({**self.values, **found}, self.where, self.defaults)
+
     def get(self, *names: str) -> Any:
         """Return the first of these fields that has a value, or None."""
         for source in (self.values, self.defaults):

@@ -50,6 +50,9 @@ class LayerKind:
     """Whether these layers attend to the tokens that an indexer chooses."""
     chunked: bool = False
     """Whether these layers attend to the tokens in the same chunk."""
+    pair_dims: int = 0
+    """Dimensions of the keys and values of all query heads together, which a query-key pair is
+    multiplied with in a prefill."""
 
     @property
     def kv_group(self) -> int | None:
@@ -107,6 +110,8 @@ class StateLayers:
     """Bytes of an entry of the matrix."""
     flops: int
     """FLOPs per token in a layer, without projections."""
+    token_s: float = 0.0
+    """Shortest time of a prompt's token in a layer, however many heads and GPUs compute it."""
     groups: int = 0
     """Groups of heads that share inputs. A single group is copied to each GPU."""
     group_channels: int = 0
@@ -116,6 +121,8 @@ class StateLayers:
     """Whether such a layer is the first one that keeps a state or KV."""
     inside: bool = False
     """Whether the kernels can save the state inside a chunk of a prompt."""
+    block_tokens: int = 1
+    """The tokens of a block are a multiple of this."""
 
     def bytes_on(self, gpus: int) -> int:
         """Return the bytes of one layer's state, on all GPUs of a tensor-parallel group."""
@@ -138,9 +145,6 @@ class Model:
     hidden: int
     heads: int
     vocab: int
-    pair_dims: int
-    """Dimensions of a head's key and value together, which a query-key pair is multiplied with in
-    a prefill."""
     kinds: tuple[LayerKind, ...]
     weights: tuple[Weights, ...]
     experts: int
@@ -249,9 +253,8 @@ class Model:
 
     def flops_per_pair(self, *, windows: bool) -> int:
         """FLOPs per query-key pair of the layers with a window, or of all others: 2 (multiply and
-        add) × heads × dimensions of key and value × layers."""
-        layers = sum(kind.layers for kind in self._kinds(windows))
-        return 2 * self.heads * self.pair_dims * layers
+        add) × dimensions of all heads' keys and values × layers."""
+        return sum(2 * kind.pair_dims * kind.layers for kind in self._kinds(windows))
 
     def _kinds(self, windows: bool) -> list[LayerKind]:
         """Return the layers that attend to some tokens, or those that attend to all."""

@@ -1,5 +1,5 @@
 """Computes the layers of a config that keep a state of constant size instead of KV: gated delta
-nets (Qwen3-Next, Qwen3.5) and Mamba 2 (Nemotron-H, Granite 4).
+nets (Qwen3-Next, Qwen3.5), Kimi delta attention (Kimi Linear) and Mamba 2 (Nemotron-H, Granite 4).
 
 Sizes are as in vLLM 0.32 (`MambaStateShapeCalculator`), and FLOPs as in the kernels that
 compute a prompt in chunks, with every product of a chunk counted in full.
@@ -38,6 +38,12 @@ NAMES_OF_GRANITE: Final = {
 SIXTEEN_BITS: Final = 2
 DELTA_CHUNK = 64
 """Tokens that the kernels of delta nets compute together."""
+DELTA_TOKEN_S = 65e-9
+"""Measured, since these chunks are computed one after the other: 52 to 69 ns with 32 to 64 heads of
+Qwen3.5 and 66 to 88 ns with 24 of Kimi K3, for prompts of 2,048 to 32,768 tokens on H200 and B200
+(`aiconfigurator-core` 0.12, vLLM 0.24)."""
+LATENT_BLOCK = 128
+"""With latent attention beside states, blocks have a multiple of this number of tokens."""
 
 
 class Stateful(NamedTuple):
@@ -50,6 +56,8 @@ class Stateful(NamedTuple):
 
 def layer_kinds(fields: Fields, architecture: str) -> list[Kind]:
     """Return what each layer has. Raises InvalidInput."""
+    if architecture == "kimi_linear":
+        return _kimi_kinds(fields)
     known, listed = LETTERS, fields.get(name := "hybrid_override_pattern")
     if not isinstance(listed, str):
         known, name = NAMES, "layer_types"
@@ -83,6 +91,22 @@ def layer_kinds(fields: Fields, architecture: str) -> list[Kind]:
     return kinds
 
 
+def _kimi_kinds(fields: Fields) -> list[Kind]:
+    """Return what each layer of Kimi Linear has, whose config counts layers from 1."""
+    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
+    names, section = ("kda_layers", "full_attn_layers"), fields.inner("linear_attn_config")
+    kda, full = (section.get(name) for name in names)
+    if not (isinstance(kda, list) and isinstance(full, list) and kda and full):
+        raise fields.problem(
+            "linear_attn_config", kda, f"must list layers in {' and '.join(names)}"
+        )
+    if sorted([*kda, *full], key=str) != sorted(range(1, layers + 1), key=str):
+        raise fields.problem(
+            "linear_attn_config", kda, f"{' and '.join(names)} must together have 1 to {layers}"
+        )
+    return ["state" if layer in kda else "attention" for layer in range(1, layers + 1)]
+
+
 def _kind(fields: Fields, name: str, known: dict[str, Kind], value: object) -> Kind:
     if isinstance(value, str) and value in known:
         return known[value]
@@ -101,6 +125,8 @@ def stateful(fields: Fields, architecture: str) -> Stateful | None:
     }  # fmt: skip
     if architecture.startswith("qwen"):
         return Stateful(kinds, *_gated_delta(fields, architecture, shared))
+    if architecture == "kimi_linear":
+        return Stateful(kinds, *_kimi_delta(fields, shared))
     return Stateful(kinds, *_mamba2(fields, architecture, shared))
 
 
@@ -135,9 +161,43 @@ def _gated_delta(
         if architecture == "qwen3_next"  # vLLM reads no other size for it.
         else _matrix_bytes(fields, "mamba_ssm_dtype", "bfloat16"),
         flops=_delta_flops(heads, rows, columns),
+        token_s=DELTA_TOKEN_S,
         **shared,
     )
     return layer, states
+
+
+def _kimi_delta(fields: Fields, shared: dict[str, Any]) -> tuple[Layer, StateLayers]:
+    """Kimi delta attention (arXiv:2510.26692). Two small matrices, whose first part each GPU has,
+    make the decays and the gate. vLLM keeps the convolution in 32 bits."""
+    section = Fields(fields.inner("linear_attn_config"), fields.where)
+    if section.flag("use_full_rank_gate"):
+        raise section.problem(
+            "linear_attn_config.use_full_rank_gate", True, "such layers, of Kimi K3, are not "
+            "supported"
+        )  # fmt: skip
+    hidden, heads = fields.count("hidden_size"), section.count("num_heads")
+    size, kernel = section.count("head_dim"), section.count("short_conv_kernel_size", least=2)
+    inner = heads * size
+    sizes = {"q_proj": inner, "k_proj": inner, "v_proj": inner, "b_proj": heads}
+    matrices = [Matrix(f"self_attn.{name}", hidden, each) for name, each in sizes.items()]
+    for name in ("f", "g"):
+        matrices.append(Matrix(f"self_attn.{name}_a_proj", hidden, size, on_every_gpu=True))
+        matrices.append(Matrix(f"self_attn.{name}_b_proj", size, inner))
+    matrices.append(Matrix("self_attn.o_proj", inner, hidden))
+    states = StateLayers(
+        channels=3 * inner,
+        taps=kernel - 1,
+        heads=heads,
+        rows=size,
+        columns=size,
+        matrix_bytes=STATE_BYTES["float32"],
+        flops=_delta_flops(heads, size, size),
+        token_s=DELTA_TOKEN_S,
+        block_tokens=LATENT_BLOCK,
+        **shared,
+    )
+    return Layer(matrices, size, wide=3 * inner * kernel + inner + heads), states
 
 
 def _delta_flops(heads: int, rows: int, columns: int) -> int:

@@ -33,6 +33,17 @@ def _siglip(fields: Fields, hidden: int) -> int:
     return params + width + width * hidden  # projector
 
 
+def _gemma4(fields: Fields, hidden: int) -> int:
+    """The tower of Gemma 4, with norms of queries and keys, and positions in two dimensions."""
+    width, inner, layers, pixels = _sizes(fields)
+    size = fields.count("head_dim", default=64)
+    heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
+    attention = 2 * width * (heads + kv_heads) * size + 2 * size
+    layer = attention + 3 * width * inner + 4 * width
+    positions = 2 * fields.count("position_embedding_size", default=10_240)
+    return layers * layer + (pixels + positions) * width + width * hidden
+
+
 def _pixtral(fields: Fields, hidden: int) -> int:
     width, inner, layers, pixels = _sizes(fields)
     merged = fields.count("spatial_merge_size", default=1) ** 2
@@ -100,6 +111,7 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 
 TOWERS: Mapping[str, Callable[[Fields, int], int]] = {
     "gemma3": _siglip,
+    "gemma4": _gemma4,
     "mistral3": _pixtral,
     "kimi_k25": _moonvit,
     "llama4": _llama4,

@@ -288,7 +288,10 @@ class Recipe:
             "enableServiceLinks": False,  # they set VLLM_PORT, which vLLM reads
             "containers": [container],
             "volumes": [
-                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_GIB}Gi"}},
+                {
+                    "name": "shm",
+                    "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_GIB}Gi"},
+                },
                 {"name": "metrics", "emptyDir": {"medium": "Memory"}},
             ],
         }

@@ -62,15 +62,18 @@ def _freed(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
     if getattr(manager.coordinator, "retention_interval", None) is None:
         return {}
     left: dict[int, Blocks] = {}
-    managers = manager.coordinator.single_type_managers
+    coordinator, pool = manager.coordinator, manager.block_pool
+    managers, aligned = coordinator.single_type_managers, coordinator.scheduler_block_size
+    boundary = (request.num_prompt_tokens - 1) // aligned * aligned
     windows = {i: window for i, one in enumerate(managers) if (window := _window(one))}
     for spec in {managers[i].kv_cache_spec for i in windows}:
         same = [i for i in windows if managers[i].kv_cache_spec == spec]
-        end = (request.num_prompt_tokens - 1) // spec.block_size
+        end, hashes = boundary // spec.block_size, spec.block_size // pool.hash_block_size
         start = max(0, end - -(-(windows[same[0]] - 1) // spec.block_size))
         for position in range(end - 1, start - 1, -1):
             if groups[same[0]][position].is_null:
-                found = manager.block_pool.get_cached_block(request.block_hashes[position], same)
+                content = request.block_hashes[(position + 1) * hashes - 1]
+                found = pool.get_cached_block(content, same)
                 for group_id, block in zip(same, found or (), strict=False):
                     left.setdefault(group_id, []).append(block)
     return left

@@ -134,6 +134,7 @@ class VirtualVllm(SteppedEngine):
             step_tokens=limits.step_tokens,
             block_tokens=profile.block_tokens,
             kv_groups=profile.kv_groups,
+            block_lengths=profile.block_lengths,
             admission=limits.admission,
             headroom=limits,
             speculation=limits.speculation,

@@ -35,7 +35,16 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from servers.admission import Admission, Headroom
-from servers.profiles.kv_groups import STATE_INSIDE, is_chunk, is_state, keeps_states
+from servers.profiles.kv_groups import (
+    EVEN,
+    FULL_ATTENTION,
+    STATE_INSIDE,
+    Groups,
+    Lengths,
+    is_chunk,
+    is_state,
+    keeps_states,
+)
 from servers.speculation import Speculation
 
 MAX_MODEL_LEN = 1 << 24
@@ -82,7 +91,8 @@ def headless_scheduler(
     max_num_seqs: int,
     step_tokens: int,
     block_tokens: int = 16,
-    kv_groups: tuple[int | None, ...] = (None,),
+    kv_groups: Groups = FULL_ATTENTION,
+    block_lengths: Lengths = EVEN,
     admission: Admission = Admission.WHOLE_PROMPT,
     headroom: Headroom = NO_HEADROOM,
     speculation: Speculation | None = None,
@@ -104,8 +114,9 @@ def headless_scheduler(
     config.cache_config.block_size = block_tokens
     config.cache_config.mamba_cache_mode = "align" if keeps_states(kv_groups) else "none"
     config.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
+    full, local = (block_tokens * length for length in block_lengths)
     groups = [
-        KVCacheGroupSpec([f"layer {i}"], _spec(window, block_tokens))
+        KVCacheGroupSpec([f"layer {i}"], _spec(window, full if window is None else local))
         for i, window in enumerate(kv_groups)
     ]
     kv = KVCacheConfig(num_blocks=kv_blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
@@ -115,7 +126,8 @@ def headless_scheduler(
         vllm_config=config,
         kv_cache_config=kv,
         structured_output_manager=grammar,
-        block_size=block_tokens,
+        block_size=max(full, local),
+        hash_block_size=block_tokens,
         log_stats=False,
         **kwargs,
     )

@@ -7,8 +7,9 @@ under vLLM's interpreter.
 Both take single steps with the same clock. The comparison covers the turns and token counts of each
 step, hits, preemptions, pins and why they end, and the times of every turn to the picosecond. Seeds
 rotate through the policies. ADMISSION is whole-prompt (the default) or first-chunk, and does not
-change the workloads. LAYERS is full (the default), or windows, states or chunks, which gives the
-machine several KV groups, all but one of them with a sliding window, states or local chunks.
+change the workloads. LAYERS is full (the default), or windows, uneven, states or chunks, which
+gives the machine several KV groups, all but one of them with a sliding window (uneven: and blocks
+of another length), states or local chunks.
 Virtual time then keeps copies of blocks as vLLM does, and no difference is explained by them.
 LAYERS is also speculation: full attention with speculative decoding.
 """
@@ -42,6 +43,7 @@ from tests.real.plugin.random_worlds import (
     chunked,
     speculating,
     stateful,
+    uneven,
     unruly,
     windowed,
     world,
@@ -218,6 +220,7 @@ class _CountingReasons:
 
 GROUPED = {
     "windows": windowed,
+    "uneven": uneven,
     "states": stateful,
     "chunks": chunked,
     "speculation": speculating,

@@ -16,7 +16,14 @@ from harness.replay.virtual import OnEnd
 from servers.admission import Admission
 from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, WindowTimes
-from servers.profiles.kv_groups import STATE, STATE_INSIDE, Groups, turn_blocks
+from servers.profiles.kv_groups import (
+    EVEN,
+    STATE,
+    STATE_INSIDE,
+    Groups,
+    Lengths,
+    turn_blocks,
+)
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile
 from traces import Fork, Program, Provenance, SharedPrefix, Turn
@@ -108,13 +115,20 @@ def _headroom(seed: int) -> dict[str, Any]:
     }
 
 
-def windowed(played: World, seed: int) -> World:
+def windowed(played: World, seed: int, lengths: Lengths = EVEN) -> World:
     """Return the workload on a machine with sliding-window layers and as much spare memory."""
     rng = random.Random(f"groups {seed}")
-    grouped = _grouped(played, rng.choice(WINDOWED), rng)
+    grouped = _grouped(played, rng.choice(WINDOWED), rng, lengths=lengths)
     window = max(filter(None, grouped.kv_groups))
     times = WindowTimes(window, rng.choice((0, 50_000)), 7_000)
     return played._replace(profile=replace(grouped, window=times))
+
+
+def uneven(played: World, seed: int) -> World:
+    """Return the workload of `windowed` with blocks of another length in the groups with a window
+    than in the one with full attention, as Gemma 4 and MiMo-V2 have."""
+    lengths = random.Random(f"lengths {seed}").choice(((2, 1), (2, 1), (1, 2), (4, 1), (1, 3)))
+    return windowed(played, seed, lengths)
 
 
 def chunked(played: World, seed: int) -> World:
@@ -153,15 +167,21 @@ def speculating(played: World, seed: int) -> World:
     return played._replace(limits=limits, profile=replace(played.profile, max_model_len=most))
 
 
-def _grouped(played: World, groups: Groups, rng: random.Random, block: int = BLOCK) -> Profile:
+def _grouped(
+    played: World,
+    groups: Groups,
+    rng: random.Random,
+    block: int = BLOCK,
+    lengths: Lengths = EVEN,
+) -> Profile:
     largest = max(p.peak_context_tokens for p in played.programs)
     spare = played.profile.kv_blocks - max(
         -(-p.peak_context_tokens // BLOCK) for p in played.programs
     )
-    needed = turn_blocks(groups, largest, played.limits.step_tokens, block)
+    needed = turn_blocks(groups, largest, played.limits.step_tokens, block, lengths)
     blocks = needed + spare * rng.choice((1, len(groups))) * BLOCK // block
     sizes: dict[str, Any] = {"kv_blocks": blocks, "kv_groups": groups, "block_tokens": block}
-    return replace(played.profile, **sizes)
+    return replace(played.profile, **sizes, block_lengths=lengths)
 
 
 def _turns(

@@ -21,13 +21,27 @@ from servers.variants import variant
 from servers.vllm.virtual_time.engine import VirtualVllm
 from servers.vllm.virtual_time.stepping import free_blocks
 from tests.real.plugin.differential import HOLDING, POLICIES, StepwiseVllm, compare, play
-from tests.real.plugin.random_worlds import World, chunked, speculating, stateful, windowed, world
+from tests.real.plugin.random_worlds import (
+    World,
+    chunked,
+    speculating,
+    stateful,
+    uneven,
+    windowed,
+    world,
+)
 from tests.sim.worlds import profile
 from traces import Program, SharedPrefix, Turn
 
 CONTENDED = {Admission.WHOLE_PROMPT: (15, 19, 28, 29, 30), Admission.FIRST_CHUNK: (10, 13)}
 """Seeds of workloads that abort or preempt turns under nearly every policy."""
-CHANGES: tuple[Callable[[World, int], World], ...] = (windowed, chunked, stateful, speculating)
+CHANGES: tuple[Callable[[World, int], World], ...] = (
+    windowed,
+    uneven,
+    chunked,
+    stateful,
+    speculating,
+)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

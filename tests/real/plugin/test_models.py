@@ -28,6 +28,7 @@ from vllm.distributed.parallel_state import (
     destroy_model_parallel,
 )
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.kernels import linear
 from vllm.model_executor.kernels.linear.nvfp4.marlin import MarlinNvFp4LinearKernel
 from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUFp8BlockScaledMMKernel
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -83,6 +84,11 @@ SMALL = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 64,
+    "global_head_dim": 128,
+    "num_global_key_value_heads": 1,
+    "swa_num_attention_heads": 8,
+    "swa_num_key_value_heads": 8,
+    "swa_head_dim": 64,
     "vocab_size": 1024,
     "q_lora_rank": 128,
     "num_experts": 16,
@@ -289,6 +295,48 @@ UNLISTED: Mapping[str, Mapping[str, Any]] = {
         "chunk_size": 128,
         "head_dim": 64,
     },
+    "kimi-linear": {
+        **DENSE,
+        "architectures": ["KimiLinearForCausalLM"],
+        "model_type": "kimi_linear",
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 8,
+        "q_lora_rank": None,
+        "kv_lora_rank": 128,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+        "mla_use_nope": True,
+        "linear_attn_config": {
+            "kda_layers": [1, 2, 3, 5],
+            "full_attn_layers": [4],
+            "num_heads": 4,
+            "head_dim": 64,
+            "short_conv_kernel_size": 4,
+        },
+        "num_experts": 8,
+        "moe_intermediate_size": 128,
+        "num_experts_per_token": 2,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 1,
+    },
+    "glm-4.7-flash": {
+        **DENSE,
+        "architectures": ["Glm4MoeLiteForCausalLM"],
+        "model_type": "glm4_moe_lite",
+        "num_key_value_heads": 8,
+        "q_lora_rank": 128,
+        "kv_lora_rank": 128,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+        "n_routed_experts": 8,
+        "moe_intermediate_size": 128,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
     "granite-4": {
         **DENSE,
         "architectures": ["GraniteMoeHybridForCausalLM"],
@@ -367,8 +415,9 @@ def small(config: Mapping[str, Any]) -> dict[str, Any]:
     shrunken = {**text, **{key: value for key, value in SMALL.items() if key in text}}
     if "kv_lora_rank" in text:
         shrunken["num_key_value_heads"] = SMALL["num_attention_heads"]
-    if "layer_types" in text:
-        shrunken["layer_types"] = text["layer_types"][: SMALL["num_hidden_layers"]]
+    for name, value in text.items():
+        if isinstance(value, list) and len(value) == text["num_hidden_layers"]:
+            shrunken[name] = value[: SMALL["num_hidden_layers"]]
     return shrunken
 
 
@@ -446,6 +495,14 @@ def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
 def built(config: VllmConfig, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
     # vLLM refuses formats and activations on such processors, although nothing is computed here.
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    kernels = {current_platform._enum: [MarlinNvFp4LinearKernel]}
+    monkeypatch.setattr(linear, "_POSSIBLE_NVFP4_KERNELS", kernels)
+    if config.model_config.architecture == "KimiLinearForCausalLM":  # written for GPUs
+        monkeypatch.setenv("VLLM_KIMI_K3_GEMM_AR", "0")
+        for name in ("Stream", "Event"):
+            monkeypatch.setattr(torch.cuda, name, MagicMock())
+        prefill = "vllm.models.kimi_k3.nvidia.mla.get_mla_prefill_backend"
+        monkeypatch.setattr(prefill, MagicMock())
     for kernel in (CPUFp8BlockScaledMMKernel, MarlinNvFp4LinearKernel):
         monkeypatch.setattr(kernel, "is_supported", lambda *_, **__: (True, None))
     monkeypatch.setattr(CPUUnquantizedExperts, "_supports_activation", lambda _: True)
@@ -492,6 +549,13 @@ def planned(config: VllmConfig, specs: dict[str, KVCacheSpec]) -> KVCacheConfig:
     return pool
 
 
+def window_of(spec: KVCacheSpec) -> int | None:
+    """Return the group of a layer, as `servers.profiles.kv_groups` writes it."""
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return -spec.attention_chunk_size
+    return getattr(spec, "sliding_window", None)
+
+
 def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None, int]]:
     """Return the number of layers by window and KV bytes per token, with the keys of an indexer."""
     found: dict[int, tuple[int | None, int]] = {}
@@ -499,10 +563,8 @@ def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None
         if not isinstance(spec, MambaSpec):
             layer = extract_layer_index(name)
             size = spec.page_size_bytes // spec.block_size + found.get(layer, (None, 0))[1]
-            window = getattr(spec, "sliding_window", None)
-            if isinstance(spec, ChunkedLocalAttentionSpec):
-                window = spec.attention_chunk_size
-            found[layer] = (window, size)
+            window = window_of(spec)
+            found[layer] = (window and abs(window), size)
     return Counter(found.values())
 
 
@@ -516,7 +578,7 @@ def assert_states(
     assert {spec.num_prefill_checkpoint_blocks for spec in states} == {int(llm.states.inside)}
     block = block_tokens_of(llm, 1, BLOCK_TOKENS)
     assert config.cache_config.block_size == block
-    groups, block_bytes = pool_of(llm, 1, block)
+    groups, block_bytes, _ = pool_of(llm, 1, block)
     state = STATE_INSIDE if llm.states.inside else STATE
     theirs = [
         state if isinstance(group.kv_cache_spec, MambaSpec) else None
@@ -532,8 +594,11 @@ def assert_states(
 def test_weights_and_kv_are_those_of_vllm(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = vllm_config(SHRUNKEN[name], tmp_path)
     llm = model_of(SHRUNKEN[name], name)
+    if llm.states is not None:
+        # Without AMX, vLLM caches no prefixes of models with latent attention on a CPU.
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    config = vllm_config(SHRUNKEN[name], tmp_path)
     with set_current_vllm_config(config):
         module = built(config, monkeypatch)
         if llm.states is not None:
@@ -544,18 +609,18 @@ def test_weights_and_kv_are_those_of_vllm(
         assert_states(llm, config, specs, pool)
     assert weight_bytes(module) == llm.weight_bytes
     assert layers(llm) == layers_of_vllm(specs)
-    if any(kind.chunked for kind in llm.kinds):
-        groups, block_bytes = pool_of(llm, 1, BLOCK_TOKENS)
-        theirs = [
-            getattr(g.kv_cache_spec, "attention_chunk_size", None) for g in pool.kv_cache_groups
-        ]
-        assert list(groups) == [chunk and -chunk for chunk in theirs]
-        assert pool.num_blocks == MEMORY // block_bytes
-    if groups_of(llm)[0] == FULL_ATTENTION:
+    if llm.states is None:
         # vLLM's multi-head latent attention on a CPU without AMX has blocks of 16 tokens.
-        assert pool.num_blocks == MEMORY // (
-            llm.kv_bytes_per_token * config.cache_config.block_size
-        )
+        groups, block_bytes, lengths = pool_of(llm, 1, config.cache_config.block_size)
+        assert pool.num_blocks == MEMORY // block_bytes
+    if len(pool.kv_cache_groups) > 1 and llm.states is None:
+        theirs = [
+            (window_of(spec), spec.block_size)
+            for spec in (group.kv_cache_spec for group in pool.kv_cache_groups)
+        ]
+        full, local = (length * BLOCK_TOKENS for length in lengths)
+        assert theirs == [(window, full if window is None else local) for window in groups]
+    if groups_of(llm)[0] == FULL_ATTENTION:
         register_all_kvcache_specs(config)
         [group] = generate_scheduler_kv_cache_config([pool]).kv_cache_groups
         manager = KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec)
