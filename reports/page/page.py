@@ -87,7 +87,8 @@ def page(
     named = [*strong, run.sweep.baseline, *_worst(answer)]
     in_scenario = with_most_agents(scenario_points(results.cells) if run.sweep.scenario else [])
     ranked = _best_first(points, answer) or [p.variant for p in in_scenario]
-    drawn_names = {p.variant for p in (*points, *answer.capacities, *in_scenario)}
+    drawn_names = {p.variant for p in points} | {c.variant for c in answer.capacities}
+    drawn_names |= {p.variant for p in in_scenario}
     shown = [v for v in run.sweep.variants if v.name in drawn_names]
     names, references = [v.name for v in shown], [v.name for v in shown if v.reference]
     chosen = highlighted(names, [*named, *references], ranked)
