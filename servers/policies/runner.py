@@ -105,7 +105,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """All waiting turns by request id, including those that the engine keeps elsewhere."""
         self.pins: PinTable[Turn, KV] = PinTable()
         self.events = 0
-        """Number of events, including those that are not emitted."""
+        """Number of events, including those that are not emitted, and of ends of programs."""
         self.wake_ps: int | None = None
         """When the policy may next decide differently without an event; None: never."""
         self._retain_blocks = retain_blocks
@@ -227,6 +227,7 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def _end_conversation(self, conversation_id: str) -> None:
         self.steady_until_ps = 0
+        self.events += 1
         self.unpin(conversation_id, "ended")
         self.policy.program_ended(conversation_id, self.now_s)
 

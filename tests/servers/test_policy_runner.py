@@ -432,6 +432,16 @@ def test_a_policy_that_held_back_all_turns_is_asked_again_after_an_event() -> No
     assert ask(runner, 1, 100) == "b"
 
 
+def test_a_policy_that_held_back_all_turns_is_asked_again_after_a_program_without_a_pin_ended() -> (
+    None
+):
+    runner = waiting(policy := Skips(), "ab")
+    assert ask(runner, 1, 100) is None
+    policy.runs = "b"
+    runner.end_program("a")
+    assert ask(runner, 1, 100) == "b"
+
+
 def test_a_turn_that_was_skipped_before_an_admission_is_considered_again_in_the_next_step() -> None:
     runner = waiting(policy := Skips(), "ab")
     policy.runs = "b"
