@@ -30,14 +30,15 @@ The state of a program is dropped at its end, there after an hour without a fini
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 from servers.basics.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
 from servers.policies.estimates.recent import Recent
+from servers.policies.ordered import Entry, Ordered
 from servers.policies.ranked_queue import RankedQueue
-from servers.policies.staircase import Staircase
 
 OUTPUT_WEIGHT = 2
 HALF_LIFE_S = 60.0
@@ -109,15 +110,19 @@ class Las(Policy):
         """The time from which on the ranges of the programs that wait now are in use."""
         self._refreshed: Ranges | None = None
         """Those ranges, once they have been read."""
-        self._points = Staircase()
-        """Waiting turns by arrival and service. Its steps are the contenders: each other turn has
+        self._turns: Ordered[int, str] = Ordered()
+        """Programs of the waiting turns, by request id and in order of arrival. The size of an item
+        is the logarithm of its program's service; it falls by the same amount for all."""
+        self._front: list[Entry[int, str]] = []
+        """The contenders: turns before which all others have been served more. Each other turn has
         an earlier one with no more service, so that its score is not the highest."""
+        self._contenders: set[int] = set()
         self._most_served: RankedQueue[str] = RankedQueue()
         """Programs of the waiting turns, the most served first."""
         self._heads: RankedQueue[float] = RankedQueue()
         """Arrivals of the first waiting turn of each program, the latest first."""
-        self._contenders: list[int] = []
-        """Those that the engine knows."""
+        self._known: set[int] = set()
+        """The contenders that the engine knows."""
         self._outdated = False
         """Whether it has ranks with other ranges or services."""
 
@@ -161,12 +166,11 @@ class Las(Policy):
         if the engine has other ranks of them."""
         if now_s >= self._refresh_s:
             self._read_ranges()
-        before, self._contenders = self._contenders, self._points.steps()
-        if not self._outdated and self._contenders is before:
-            return ()
-        changed = [id for id in before if id not in self._contenders]
-        changed += [id for id in self._contenders if self._outdated or id not in before]
-        self._outdated = False
+        changed = self._known ^ self._contenders
+        if self._outdated:
+            changed |= self._contenders
+        if changed:
+            self._known, self._outdated = self._contenders.copy(), False
         return changed
 
     # Decisions ----------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class Las(Policy):
     def rank(self, request: Request, now_s: float) -> Rank:
         if request.preempted:
             return (False, False, 0.0, request.arrival_s, request.id)
-        if request.id in self._points and request.id not in self._points.steps():
+        if request.id in self._turns and request.id not in self._contenders:
             return (True, True, 0.0, request.arrival_s, request.id)
         return (True, False, -self.score(request, now_s), request.arrival_s, request.id)
 
@@ -204,7 +208,7 @@ class Las(Policy):
             return
         self._keep_ranges(now_s)
         del waiting[request.id]
-        self._points.remove(request.id)
+        self._displace(request.id)
         self._most_served.remove(request.id)
         if request.id in self._heads:
             self._heads.remove(request.id)
@@ -220,18 +224,45 @@ class Las(Policy):
             break
 
     def _place(self, program_id: str, request_id: int, arrival_s: float) -> None:
-        """Place a waiting turn by its arrival and by the logarithm of its program's service, which
-        falls by the same amount for all."""
+        """Place a waiting turn, as a contender if it is one."""
         service, level = self._services.get(program_id), -math.inf
         if service is not None and service.tokens > 0:
             level = math.log2(service.tokens) + service.at_s / self._half_life_s
-        self._points.add(request_id, arrival_s, level)
+        entry = self._turns.put(request_id, program_id, (arrival_s, float(request_id)), level)
         self._most_served.push(request_id, (-level, request_id), program_id)
+        index = bisect_left(self._front, entry)
+        if not index or level < self._front[index - 1].size:
+            while index < len(self._front) and self._front[index].size >= level:
+                self._contenders.remove(self._front.pop(index).key)
+            self._front.insert(index, entry)
+            self._contenders.add(request_id)
+
+    def _displace(self, request_id: int) -> None:
+        """Take a waiting turn out. If it was a contender, those that it kept from being so are."""
+        entry = self._turns.pop(request_id)
+        if entry is None or request_id not in self._contenders:
+            return
+        index = bisect_left(self._front, entry)
+        del self._front[index]
+        self._contenders.remove(request_id)
+        following = self._front[index] if index < len(self._front) else None
+        before = self._front[index - 1] if index else None
+        while (entry := self._next_contender(before)) is not following and entry is not None:
+            self._front.insert(index, entry)
+            self._contenders.add(entry.key)
+            before, index = entry, index + 1
+
+    def _next_contender(self, before: Entry[int, str] | None) -> Entry[int, str] | None:
+        """Return the first turn after a contender that has been served less."""
+        if before is None:
+            return self._turns.next_within(math.inf)
+        less = math.nextafter(before.size, -math.inf)
+        return self._turns.next_within(less, before) if less < before.size else None
 
     def _place_again(self, program_id: str) -> None:
         """Place the waiting turns of a program again, whose service has changed."""
         for request_id, arrival_s in self._waiting.get(program_id, {}).items():
-            self._points.remove(request_id)
+            self._displace(request_id)
             self._place(program_id, request_id, arrival_s)
             self._outdated = True
 
@@ -240,12 +271,11 @@ class Las(Policy):
             at_s, self._outdated = self._refresh_s, True
             self._refreshed = Ranges(at_s)
             if self._waiting:
-                least = self._most_served.of(self._points.steps()[-1:])[0]
                 self._refreshed = Ranges(
                     at_s,
-                    self._service(least, at_s),
+                    self._service(self._front[-1].item, at_s),
                     self._service(self._most_served.peek(), at_s),
-                    self._points.first(),
+                    self._front[0].place[0],
                     self._heads.peek(),
                 )
         return self._refreshed

@@ -54,7 +54,9 @@ GPU, CPU, WAITING = 0, 1, 2
 
 
 class MoriProgram:
-    def __init__(self, arrival_s: float) -> None:
+    def __init__(self, number: int, arrival_s: float) -> None:
+        self.number = number
+        """In order of arrival."""
         self.arrival_s = arrival_s
         self.queue = WAITING
         self.tokens = 0
@@ -111,7 +113,9 @@ class Mori(Policy):
         """Tokens that each queue holds."""
         self._used = [0, 0, 0]
         self._programs: dict[str, MoriProgram] = {}
-        self._held: Ordered[MoriProgram] = Ordered()
+        self._in_hbm: dict[int, MoriProgram] = {}
+        """Those of the GPU queue by number."""
+        self._held: Ordered[str, MoriProgram] = Ordered()
         """Programs with a turn that waits outside the GPU queue, as they move in."""
         self._released: list[int] = []
         """Turns that were held back, and have been let through since the engine last woke."""
@@ -123,7 +127,8 @@ class Mori(Policy):
         self._catch_up(now_s)
         program = self._programs.get(request.program_id)
         if program is None:
-            program = self._programs[request.program_id] = MoriProgram(now_s)
+            program = MoriProgram(request.id, now_s)
+            self._programs[request.program_id] = program
         if program.acting_since_s <= now_s:
             program.acting.append(now_s - program.acting_since_s)
         program.acting_since_s = math.inf
@@ -175,6 +180,7 @@ class Mori(Policy):
         program = self._programs.pop(program_id, None)
         if program is not None:
             self._used[program.queue] -= program.tokens
+            self._in_hbm.pop(program.number, None)
         self._let_through(program_id)
 
     def woke(self, now_s: float) -> Iterable[int]:
@@ -220,9 +226,9 @@ class Mori(Policy):
             self._move_in()
 
     def _move_out(self, now_s: float) -> None:
-        inside = [p for p in self._programs.values() if p.queue == GPU and not p.leaves]
-        inside.sort(key=lambda p: (p.turns > 0, -p.idleness(now_s), -p.arrival_s))
-        leaving = sum(p.tokens for p in self._programs.values() if p.leaves)
+        inside = [p for p in self._in_hbm.values() if not p.leaves]
+        inside.sort(key=lambda p: (p.turns > 0, -p.idleness(now_s), -p.arrival_s, p.number))
+        leaving = sum([p.tokens for p in self._in_hbm.values() if p.leaves])
         for program in inside:
             if self._used[GPU] - leaving <= self._room[GPU]:
                 return
@@ -233,10 +239,12 @@ class Mori(Policy):
                 self._demote(program)
 
     def _move_in(self) -> None:
-        for _, _, program_id, program in self._held.entries():
-            if self._fits(program, GPU):
-                self._move(program, GPU)
-                self._let_through(program_id)
+        room = self._room[GPU]
+        entry = self._held.next_within(room - self._used[GPU])
+        while entry is not None:
+            self._move(entry.item, GPU)
+            self._let_through(entry.key)
+            entry = self._held.next_within(room - self._used[GPU], entry)
 
     def _hold(self, program_id: str, program: MoriProgram, now_s: float) -> None:
         """Queue a program with a turn at hand. Until it is let through, its queue and its idleness
@@ -244,13 +252,13 @@ class Mori(Policy):
         place: Place = (1.0, float(program.is_new), float(program.tokens), program.arrival_s)
         if program.queue == CPU:
             place = (0.0, program.idleness(now_s), program.arrival_s)
-        self._held.put(program_id, program, place)
+        self._held.put(program_id, program, place, program.tokens)
 
     def _let_through(self, program_id: str) -> None:
-        program = self._held.pop(program_id)
-        if program is not None:
-            self._released += program.held
-            program.held = []
+        entry = self._held.pop(program_id)
+        if entry is not None:
+            self._released += entry.item.held
+            entry.item.held = []
 
     def _demote(self, program: MoriProgram) -> None:
         program.leaves = False
@@ -263,6 +271,10 @@ class Mori(Policy):
         self._used[program.queue] -= program.tokens
         self._used[queue] += program.tokens
         program.queue = queue
+        if queue == GPU:
+            self._in_hbm[program.number] = program
+        else:
+            self._in_hbm.pop(program.number, None)
 
     def _resize(self, program: MoriProgram, tokens: int) -> None:
         self._used[program.queue] += tokens - program.tokens

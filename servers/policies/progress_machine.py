@@ -36,6 +36,8 @@ class ProgressProgram:
         self.last_prompt = 0
         """Prompt tokens of the last turn that finished; 0 before the first."""
         self.last_finished_s = -1.0
+        self.rebuild_s = 0.0
+        """Seconds that a rebuild of its context costs, since its latest turn was held back."""
         self.last_impact_s = 0.0
         """Seconds that a rebuild of the last turn's prompt costs."""
         self.rounds = 0
@@ -117,9 +119,11 @@ class ActiveLoad:
         """Number of programs that have rounds left."""
         self.impacts_s = float(sum(impacts))
         """What rebuilds of their contexts cost."""
-        self.least = (-1, 0.0)
-        """What `ProgressMachine.none_fits` was asked last, and its answer."""
-        self.none_fits = False
+        self.refused = (math.inf, math.inf, math.inf)
+        """The smallest program that did not fit: its tokens, its context, and the cost of its
+        rebuild. None that has as much of each fits."""
+        self.holds_all: bool | None = None
+        """Whether no program that waits fits; None before the owner has found out."""
 
 
 class ProgressMachine:
@@ -209,32 +213,33 @@ class ProgressMachine:
 
     # Choices ------------------------------------------------------------------------------------
 
-    def fits(self, program: ProgressProgram) -> bool:
+    def fits(self, tokens: int, context: int, rebuild_s: float) -> bool:
         """Return whether a paused program fits, with room for the growth of all."""
-        if not self._has_place(program.tokens):
+        load = self.load()
+        least, least_context, least_s = load.refused
+        if tokens >= least and context >= least_context and rebuild_s >= least_s:
             return False
-        if self.used + program.tokens + self.reserve() <= self.limit:
+        if (
+            len(self.active) < self._most_active
+            and self.used + tokens <= self.limit
+            and (
+                self.used + tokens + self.reserve() <= self.limit
+                or self._gains(tokens, context, rebuild_s)
+            )
+        ):
             return True
-        return self._gains(program.tokens, program.context, self.rebuild_s(program))
+        if tokens <= least:
+            load.refused = float(tokens), float(context), rebuild_s
+        return False
 
     def none_fits(self, smallest: int, cheapest_s: float) -> bool:
         """Return whether no program of at least `smallest` tokens fits whose rebuild costs at
         least `cheapest_s`."""
-        load, least = self._load(), (smallest, cheapest_s)
-        if load.least != least:
-            fits = self._has_place(smallest) and (
-                self.used + smallest + self.reserve() <= self.limit
-                or self._gains(smallest, smallest - PROGRAM_TOKENS, cheapest_s)
-            )
-            load.least, load.none_fits = least, not fits
-        return load.none_fits
-
-    def _has_place(self, tokens: int) -> bool:
-        return len(self.active) < self._most_active and self.used + tokens <= self.limit
+        return not self.fits(smallest, smallest - PROGRAM_TOKENS, cheapest_s)
 
     def reserve(self) -> float:
         """Return the tokens by which active programs and one more are expected to grow."""
-        load = self._load()
+        load = self.load()
         return load.growth * (load.rounds + load.rounds_left)
 
     def rounds_ahead(self) -> float:
@@ -280,7 +285,8 @@ class ProgressMachine:
         """Return what a rebuild of a context costs, with the decodes that it slows down."""
         return self._costs.rebuild_s(tokens) * (2 - ALPHA) if tokens > 0 else 0.0
 
-    def _load(self) -> ActiveLoad:
+    def load(self) -> ActiveLoad:
+        """Return the load, which is the same object until something changes."""
         load = self._known_load
         if load is None:
             load = ActiveLoad(
@@ -294,7 +300,7 @@ class ProgressMachine:
         joins it and the shorter stay of the others cost."""
         if not self._batch_gain:
             return False
-        load, lost_s = self._load(), self._lost_s(tokens)
+        load, lost_s = self.load(), self._lost_s(tokens)
         if lost_s == math.inf:
             return False
         larger_s = self._costs.decode_s(load.turns + 1, load.context + context)
@@ -305,7 +311,7 @@ class ProgressMachine:
     def _lost_s(self, tokens: int) -> float:
         """Return what a shorter stay costs the active programs if one of `tokens` joins them;
         infinite if it leaves them no round, or if no program reasons."""
-        load = self._load()
+        load = self.load()
         if not load.turns:
             return math.inf
         left = max(self.limit - self.used, 0.0)

@@ -179,7 +179,7 @@ class ProgressTtl(Policy):
         self._held[request.id] = held
         program.held_turns += 1
         insort(self._recencies, self._recency(held))
-        rebuild_s = self._machine.rebuild_s(program)
+        rebuild_s = program.rebuild_s = self._machine.rebuild_s(program)
         self._smallest.push(request.id, (program.tokens, request.id), program.tokens)
         self._cheapest.push(request.id, (rebuild_s, request.id), rebuild_s)
         heapq.heappush(self._deadlines, (held.deadline_s, request.id))
@@ -269,12 +269,15 @@ class ProgressTtl(Policy):
 
     def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:
         self._pass_time(now_s)
-        held = self._held.get(request.id)
+        held, machine = self._held.get(request.id), self._machine
         if held is None or held.program.active or held.deadline_s <= now_s:
             return "run"
-        if self._none_fits():
+        load, program = machine.load(), held.program
+        if load.holds_all is None:
+            load.holds_all = self._none_fits()
+        if load.holds_all:
             return "stop"
-        return "run" if self._machine.fits(held.program) else "skip"
+        return "run" if machine.fits(program.tokens, program.context, program.rebuild_s) else "skip"
 
     def _none_fits(self) -> bool:
         """Return whether no held turn may run, whatever its rank."""

@@ -119,8 +119,6 @@ class PolicyRunner(Generic[Turn, KV]):
         self._programs = EnginePrograms(max_programs, idle_s, on_program_end)
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
-        self._skipped: list[Turn] = []
-        """Turns that the policy skips in this step, and which are not in `waiting` meanwhile."""
         self._events_at_first = -1
         """Number of events when the policy was asked about the first waiting turn in this step."""
         self._all_held_back: tuple[int, int | None, int] | None = None
@@ -257,9 +255,6 @@ class PolicyRunner(Generic[Turn, KV]):
         """Queue a waiting turn for admission, at its current rank."""
         self._all_held_back = None
         self.steady_until_ps = 0
-        self._queue(turn)
-
-    def _queue(self, turn: Turn) -> None:
         policy = self._internal_policy if turn.is_internal else self.policy
         self.waiting.push(turn.view.id, policy.rank(turn.view, self.now_s), turn)
 
@@ -283,7 +278,7 @@ class PolicyRunner(Generic[Turn, KV]):
             events, wake_ps, free = held
             if events == self.events and wake_ps == self.wake_ps and free_tokens <= free:
                 return None
-        if not self._skipped:
+        if not self.waiting.skipped:
             self._events_at_first = self.events
         while len(self.waiting):
             head = self.head()
@@ -294,18 +289,14 @@ class PolicyRunner(Generic[Turn, KV]):
                 return head
             if answer == "stop":
                 break
-            self.waiting.remove(head.view.id)
-            self._skipped.append(head)
+            self.waiting.skip(head.view.id)
         if self._events_at_first == self.events:
             self._all_held_back = (self.events, self.wake_ps, free_tokens)
         return None
 
     def requeue_skipped(self) -> None:
-        """Queue the turns that the policy skipped, which it then considers again."""
-        for turn in self._skipped:
-            if turn.view.id in self.queued:
-                self._queue(turn)
-        self._skipped.clear()
+        """Let the policy consider the turns again that it skipped."""
+        self.waiting.end_skips()
 
     def rerank_all(self) -> None:
         """Rank all waiting turns again before the next one is admitted."""

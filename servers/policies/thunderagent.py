@@ -135,7 +135,7 @@ class ThunderAgent(Policy):
             costs.kv_tokens, self._by_arrival, acting_weight, acting_decay, pause_above, pause_to
         )
         self._programs: OrderedDict[str, Resumable] = OrderedDict()
-        self._paused: Ordered[Resumable] = Ordered()
+        self._paused: Ordered[str, Resumable] = Ordered()
         self._time_outs_s: OrderedDict[str, float] = OrderedDict()
         """When the first held turn of a paused program has waited too long, in order of time."""
         self._released: list[int] = []
@@ -291,7 +291,8 @@ class ThunderAgent(Policy):
 
     def _queue(self, program_id: str, program: Resumable) -> None:
         """Put a paused program in its place, again after each event."""
-        self._paused.put(program_id, program, program.place(self._by_arrival))
+        place = program.place(self._by_arrival)
+        self._paused.put(program_id, program, place, program.needed)
 
     def _resume(self, program_id: str, program: Resumable, now_s: float) -> None:
         self._paused.pop(program_id)

@@ -6,6 +6,7 @@ The policy `thunderagent` has one machine, and the router of that name one for e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -35,6 +36,10 @@ class ThunderAgentProgram:
         self.acting_since_s = 0.0
         self.marked = False
         """Whether it is paused at the end of its turn."""
+
+    @property
+    def needed(self) -> int:
+        return self.tokens + PROGRAM_TOKENS
 
     def arrived(self, tokens: int) -> None:
         self.turns += 1
@@ -129,7 +134,7 @@ class ThunderAgentMachine:
         return int(self._reasoning_tokens + acting) + len(self.active) * PROGRAM_TOKENS
 
     def has_room(self, program: ThunderAgentProgram) -> bool:
-        return program.tokens + PROGRAM_TOKENS <= self._kv_tokens - self.used
+        return program.needed <= self._kv_tokens - self.used
 
     def pause_until_fit(self) -> tuple[list[str], bool]:
         """Pause acting programs until the contexts fit, and mark reasoning ones if that is not
@@ -153,25 +158,24 @@ class ThunderAgentMachine:
 
 
 def choose(
-    paused: Ordered[P], rooms: Sequence[tuple[float, int]], by_arrival: bool
+    paused: Ordered[str, P], rooms: Sequence[tuple[float, int]], by_arrival: bool
 ) -> list[tuple[str, P, int]]:
     """Return the paused programs that resume, with the index of a machine for each. `rooms` has the
-    tokens that are left on each machine, and its index."""
+    tokens that are left on each machine, and its index. The size of a paused program is what it
+    needs, so that those which do not fit are passed over in blocks."""
     left_on = [room for room in rooms if room[0] > PROGRAM_TOKENS]
     left = sum(room for room, _ in left_on)
     chosen: list[tuple[str, P]] = []
-    for _, _, program_id, program in paused.entries():
-        needed = program.tokens + PROGRAM_TOKENS
-        if needed <= left:
-            chosen.append((program_id, program))
-            left -= needed
-        elif by_arrival:
-            break
+    entry = paused.next_within(math.inf if by_arrival else left)
+    while entry is not None and entry.size <= left:
+        chosen.append((entry.key, entry.item))
+        left -= entry.size
+        entry = paused.next_within(math.inf if by_arrival else left, entry)
     if not by_arrival:
         chosen.sort(key=lambda item: -item[1].tokens)
     placed: list[tuple[str, P, int]] = []
     for program_id, program in chosen:
-        needed = program.tokens + PROGRAM_TOKENS
+        needed = program.needed
         left_on.sort(key=lambda item: -item[0])  # of equal rooms, the one that was first stays so
         if not left_on:
             break

@@ -144,7 +144,9 @@ class Backend(ProgressMachine):
     def admits(self, program: RoutedProgram, now_s: float) -> bool:
         if self.is_full:
             return False
-        return program.deadline_s <= now_s or self.fits(program)
+        if program.deadline_s <= now_s:
+            return True
+        return self.fits(program.tokens, program.context, self.rebuild_s(program))
 
     def observe(self) -> None:
         """Replace the tokens of reasoning programs by those that the replica reports, more if some

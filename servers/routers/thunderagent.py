@@ -89,7 +89,7 @@ class ThunderAgent(Router):
         self._by_arrival = order == "arrival"
         self._resume_after_s = resume_after_s
         self._programs: dict[str, PlacedProgram] = {}
-        self._paused: Ordered[PlacedProgram] = Ordered()
+        self._paused: Ordered[str, PlacedProgram] = Ordered()
         self._time_outs_s: dict[str, float] = {}
         """When the first held turn of a paused program has waited too long, in order of time."""
         self._machines = [
@@ -204,4 +204,5 @@ class ThunderAgent(Router):
 
     def _queue(self, program_id: str, program: PlacedProgram) -> None:
         """Put a paused program in its place, again after each event."""
-        self._paused.put(program_id, program, program.place(self._by_arrival))
+        place = program.place(self._by_arrival)
+        self._paused.put(program_id, program, place, program.needed)

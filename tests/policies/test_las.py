@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -158,6 +159,30 @@ def test_a_quiet_day_neither_overflows_nor_keeps_old_service() -> None:
     waiting = [waits(policy, p, 100_000.5) for p in ("b", "a")]
     assert order(policy, waiting, 100_000.6) == ["a", "b"]
     assert order(policy, waiting, 100_001.0) == ["a", "b"]
+
+
+def test_the_contenders_are_the_turns_before_which_all_others_have_been_served_more() -> None:
+    for seed in range(3):
+        draw = random.Random(seed)
+        policy, waiting, now = Las(COSTS), dict[int, Request](), 0.0
+        for change in range(400):
+            now += draw.random()
+            if waiting and draw.random() < (0.2 if change < 250 else 0.9):
+                known = [*waiting, *policy._contenders]
+                policy.scheduled(waiting.pop(draw.choice(known)), now, 0)
+            elif draw.random() < 0.5:
+                served(policy, f"p{draw.randrange(60)}", draw.choice([500, 501, 3000]), 0, now)
+            else:
+                request = turn(f"p{draw.randrange(60)}", index=1, at=now - draw.randrange(9))
+                policy.arrived(request, now)
+                waiting[request.id] = request
+            contenders, least = set[int](), math.inf
+            for request in sorted(waiting.values(), key=lambda r: (r.arrival_s, r.id)):
+                service = policy._service(request.program_id, now)
+                if service < least:
+                    contenders.add(request.id)
+                    least = service
+            assert policy._contenders == contenders
 
 
 def test_wrong_arguments_are_refused() -> None:

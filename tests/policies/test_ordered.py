@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import hypothesis.strategies as st
-from hypothesis import given
+import math
+import random
 
-from servers.policies.ordered import Ordered, Place
-
-IDS, PLACES = st.sampled_from("abcdefg"), st.tuples(st.integers(0, 3).map(float))
+from servers.policies.ordered import MOST_IN_BLOCK, Entry, Ordered
 
 
-@given(st.lists(st.tuples(IDS, st.none() | PLACES), max_size=60))
-def test_items_are_in_order_of_place_and_equal_ones_in_order_of_their_first_put(
-    changes: list[tuple[str, Place | None]],
-) -> None:
-    ordered, places = Ordered[str](), dict[str, Place]()
-    for item_id, place in changes:
-        if place is None:
-            expected = item_id.upper() if places.pop(item_id, None) else None
-            assert ordered.pop(item_id) == expected
-        else:
-            ordered.put(item_id, item_id.upper(), place)
-            places[item_id] = place
-        in_order = sorted(places, key=lambda item_id: places[item_id])
-        assert [item for *_, item in ordered.entries()] == [i.upper() for i in in_order]
-        assert len(ordered) == len(places)
-        assert [item_id in ordered for item_id in "abc"] == [i in places for i in "abc"]
+def test_items_are_found_by_size_in_order_of_place_and_then_of_their_first_put() -> None:
+    for seed in range(3):
+        draw = random.Random(seed)
+        ordered, expected = Ordered[int, str](), dict[int, Entry[int, str]]()
+        puts, after = 0, None
+        for change in range(6 * MOST_IN_BLOCK):
+            if expected and draw.random() < (0.2 if change < 4 * MOST_IN_BLOCK else 0.9):
+                after = ordered.pop(draw.choice([*expected, change]))
+                assert after == (expected.pop(after.key) if after else None)
+            else:
+                key = draw.choice([change, *expected])
+                place, size = (float(draw.randrange(50)),), float(draw.randrange(20))
+                puts += key not in expected
+                number = expected[key].number if key in expected else puts
+                expected[key] = Entry(place, number, size, key, f"item {key}")
+                assert ordered.put(key, f"item {key}", place, size) == expected[key]
+            most = draw.choice([-1.0, 0.0, 3.0, 19.0, math.inf])
+            found, start = list[Entry[int, str]](), after
+            while (entry := ordered.next_within(most, start)) is not None:
+                found.append(entry)
+                start = entry
+            assert found == [e for e in sorted(expected.values())
+                             if e.size <= most and (after is None or e > after)]  # fmt: skip
+            assert len(ordered) == len(expected)
+            assert [key in ordered for key in range(9)] == [key in expected for key in range(9)]
