@@ -2,8 +2,8 @@
 
 `ENGINES` has the engines by name: `sim` and `sglang-sim` (virtual time), `vllm` and `sglang` (fresh
 servers for each cell), `vllm-virtual` and `sglang-virtual` (their schedulers in virtual time) and
-`dynamo-mocker` (NVIDIA Dynamo over workers that only take time). `harness.engines.url` is the engine
-for the URL of a running server.
+`dynamo-mocker` (NVIDIA Dynamo over workers that only take time). `harness.engines.url` is the
+engine for the URL of a running server.
 """
 
 from __future__ import annotations

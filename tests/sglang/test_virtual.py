@@ -1,4 +1,4 @@
-"""What `--engine sglang-virtual` refuses; tests/real/test_sglang_virtual.py runs SGLang."""
+"""What SGLang's scheduling in virtual time refuses; test_scheduling.py runs it."""
 
 from __future__ import annotations
 
