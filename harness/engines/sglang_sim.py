@@ -38,7 +38,7 @@ class SglangSimEngine(SimEngine):
     @property
     def longest(self) -> Longest:
         tokens = self.profile.kv_blocks * self.profile.block_tokens - RESERVED_TOKENS
-        longest = SimEngine.longest.__get__(self)
+        longest = super(SglangSimEngine, self).longest
         if longest.tokens is not None and longest.tokens <= tokens:
             return longest
         return Longest(tokens, f"the {tokens} that SGLang admits here")
