@@ -26,6 +26,7 @@ CYCLONEDX ?= 7.5.0
 TORCH_CPU ?=
 FIRST ?= 0
 WORKLOADS ?= 10000
+ENGINE ?= vllm
 ADMISSION ?= whole-prompt
 LAYERS ?= full
 INPUTS ?= 1000000
@@ -144,19 +145,26 @@ test-real: .venv/installed-test environments  ## run the tests against a real vL
 	$(REAL) $(PYTEST) $(PARALLEL) 3 -m 'not serial' tests/real
 	$(REAL) $(PYTEST) -m serial tests/real
 
-# Runs under vLLM's interpreter, which has most of our libraries; the others come from .venv, last on
-# the path, so that they replace none of vLLM's.
-differential: .venv-vllm/installed .venv/installed-test  ## compare every decision of sim with vLLM's: WORKLOADS=10000 FIRST=0 ADMISSION=whole-prompt LAYERS=full
-	@VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VLLM_PYTHON) -c \
-		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module("tests.real.plugin.differential", run_name="__main__", alter_sys=True)' \
-		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS) $(ADMISSION) $(LAYERS)
+# Runs under the interpreter of the serving engine, which has most of our libraries; the others come
+# from .venv, last on the path, so that they replace none of the engine's.
+ifeq ($(ENGINE),sglang)
+REFERENCE := .venv-sglang-scheduler/installed
+COMPARE := .venv-sglang-scheduler/bin/python tests.real.sglang_differential
+else
+REFERENCE := .venv-vllm/installed
+COMPARE := $(VLLM_PYTHON) tests.real.plugin.differential
+endif
+differential: $(REFERENCE) .venv/installed-test  ## compare every decision of sim with vLLM's, or with ENGINE=sglang of sglang-sim with SGLang's: WORKLOADS=10000 FIRST=0, of vLLM ADMISSION=whole-prompt LAYERS=full
+	@CUDA_VISIBLE_DEVICES= GLOO_SOCKET_IFNAME=lo VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(firstword $(COMPARE)) -c \
+		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)' \
+		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(lastword $(COMPARE)) $(FIRST) $(WORKLOADS) $(if $(filter vllm,$(ENGINE)),$(ADMISSION) $(LAYERS))
 
 test-scheduler: .venv-vllm-scheduler/installed .venv/installed-test  ## run the tests of the plug-in, and 230 workloads, with the scheduler of VLLM_SCHEDULER=0.33.0
 	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm-scheduler/bin/python $(PYTEST) tests/real/test_plugin.py
 	$(MAKE) -s differential VLLM_PYTHON=.venv-vllm-scheduler/bin/python WORKLOADS=230
 
 test-sglang: .venv-sglang-scheduler/installed .venv/installed-test  ## run the tests with the scheduler of SGLANG=0.5.23
-	TURNSTILE_SGLANG_PYTHON=$(CURDIR)/.venv-sglang-scheduler/bin/python $(PYTEST) tests/real/test_sglang_virtual.py
+	TURNSTILE_SGLANG_PYTHON=$(CURDIR)/.venv-sglang-scheduler/bin/python $(PYTEST) tests/sglang/test_scheduling.py
 
 # OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
 environments: .venv-vllm/installed .venv-agents/installed .venv-routers/installed .venv-sglang-router/installed .venv-dynamo/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next four, which test-all and test-real need

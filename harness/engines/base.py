@@ -1,9 +1,9 @@
 """The protocol of an engine, which runs the cells of a sweep, and the registry of engines.
 
-`ENGINES` has the engines by name: `sim` (virtual time), `vllm` and `sglang` (fresh servers for each
-cell), `vllm-virtual` and `sglang-virtual` (their schedulers in virtual time) and `dynamo-mocker`
-(NVIDIA Dynamo over workers that only take time). `harness.engines.url` is the engine for the URL of
-a running server.
+`ENGINES` has the engines by name: `sim` and `sglang-sim` (virtual time), `vllm` and `sglang` (fresh
+servers for each cell), `vllm-virtual` and `sglang-virtual` (their schedulers in virtual time) and
+`dynamo-mocker` (NVIDIA Dynamo over workers that only take time). `harness.engines.url` is the
+engine for the URL of a running server.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ ENGINES = Registry(
         "vllm": "harness.engines.vllm:VLLM",
         "vllm-virtual": "harness.engines.vllm_virtual:VLLM_VIRTUAL",
         "sglang": "harness.engines.sglang:SGLANG",
+        "sglang-sim": "harness.engines.sglang_sim:SGLANG_SIM",
         "sglang-virtual": "harness.engines.sglang_virtual:SGLANG_VIRTUAL",
         "dynamo-mocker": "harness.engines.dynamo_mocker:DYNAMO_MOCKER",
     },
@@ -49,15 +50,18 @@ URL_KIND = "harness.engines.url:url_kind"
 
 
 def split_supported(
-    policies: str, check: Callable[[Variant], None]
+    policies: str,
+    check: Callable[[Variant], None],
+    read: Callable[[str], Iterable[Variant]] = variants,
 ) -> tuple[tuple[Variant, ...], tuple[Unsupported, ...]]:
     """Return the variants that pass `check`, and those for which it raises a ValueError.
 
-    With `all`, unsupported variants are left out. For explicit names, the error propagates.
+    With `all`, unsupported variants are left out. For explicit names, the error propagates. `read`:
+    returns the variants of a comma list.
     """
     chosen: list[Variant] = []
     left_out: list[Unsupported] = []
-    for variant in variants(policies):
+    for variant in read(policies):
         try:
             check(variant)
         except ValueError as error:

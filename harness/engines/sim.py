@@ -115,8 +115,8 @@ class SimEngine:
         kind = "replicas" if self.transfer is None else "engines"
         replicas = "" if self.replicas == 1 else f"{self.replicas} {kind}, each "
         return (
-            f"engine sim: virtual time, {self.profile.provenance} profile of {self.model} "
-            f"on {replicas}{self.machine}; this run uses no GPU"
+            f"engine {self.kind.name}: {self.kind.virtual_time}, {self.profile.provenance} profile "
+            f"of {self.model} on {replicas}{self.machine}; this run uses no GPU"
         )
 
     @property
@@ -231,7 +231,10 @@ def _check_tier(server: Server, profile: Profile, variant: Variant) -> None:
 
 
 def sim_engine(
-    settings: SweepSettings, chosen: Sequence[Variant], found: ResolvedProfile
+    settings: SweepSettings,
+    chosen: Sequence[Variant],
+    found: ResolvedProfile,
+    kind: type[SimEngine] = SimEngine,
 ) -> SimEngine:
     machine = settings.machine
     offload = Offload(_offload_gb(machine, found), machine.ssd_gb)
@@ -251,7 +254,7 @@ def sim_engine(
             notes = (*notes, "the KV memory is as measured, without the KV of draft layers")
     for variant in chosen:
         variant.limited(limits)
-    return SimEngine(
+    return kind(
         profile,
         found.profile(offload=True),
         limits,

@@ -231,7 +231,8 @@ class Machine:
             "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
             "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. sglang: starts an "
             "SGLang server for each cell, with SGLang's own scheduler. "
-            "sglang-virtual: SGLang's own scheduler in virtual time. "
+            "sglang-sim: virtual time with SGLang's rules, no SGLang needed. "
+            "sglang-virtual: SGLang's own scheduler in virtual time, to check sglang-sim. "
             "dynamo-mocker: NVIDIA Dynamo's routers, live, with mock workers. "
             "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
             "NAME",

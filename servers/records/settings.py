@@ -207,7 +207,7 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     """The settings of an engine: of all cells of a sweep, or of one cell."""
 
     engine: Name | None = None
-    """`sim`, `vllm`, `vllm-virtual`, `sglang`, `sglang-virtual`, `dynamo-mocker`, a
+    """`sim`, `vllm`, `vllm-virtual`, `sglang`, `sglang-sim`, `sglang-virtual`, `dynamo-mocker`, a
     plug-in, or a URL."""
     virtual_time: Name | None = None
     """Name of its clock. Only in virtual time."""

@@ -46,7 +46,7 @@ RUN_ELSEWHERE = {
     "--engine vllm": "tests/real/test_sweep.py",
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",
     "--engine sglang": "tests/sglang/test_engine.py",
-    "--engine sglang-virtual": "tests/real/test_sglang_virtual.py",
+    "--engine sglang-virtual": "tests/sglang/test_scheduling.py",
     "--engine http": "tests/harness/test_url_engine.py",
     "--engine dynamo-mocker": "tests/foreign_routers/test_dynamo_sweep.py",
     "serve --from": "tests/harness/test_recipes.py",

@@ -78,7 +78,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
         (
             "--engine gpu",
-            "--engine gpu: no engine .* sglang, sglang-virtual, dynamo-mocker; or give the URL of",
+            "--engine gpu: no engine .* sglang-virtual, dynamo-mocker; or give the URL of",
         ),
         ("--max-model-len 1000", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 1000 "),
         ("--kv-blocks 50", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 800 "),

@@ -1,4 +1,4 @@
-"""What `--engine sglang-virtual` refuses; tests/real/test_sglang_virtual.py runs SGLang."""
+"""What SGLang's scheduling in virtual time refuses; test_scheduling.py runs it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.load.settings import Machine, Server, SweepSettings
 from servers.basics.errors import NotInstalled
 
 SETTINGS = SweepSettings(policies="fcfs", machine=Machine(engine="sglang-virtual"))
+MODEL = {"engine": "sglang-sim"}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,14 @@ SETTINGS = SweepSettings(policies="fcfs", machine=Machine(engine="sglang-virtual
             "gpt-oss-20b: has sliding windows, chunks, states or sparse",
         ),
         ("fcfs", {"model": "qwen3.5-35b-a3b"}, "whose memory sglang-virtual does not"),
+        (
+            "fcfs,hrrn",
+            MODEL,
+            "hrrn: sglang-sim schedules as fcfs and lpm only; use",
+        ),
+        ("fcfs(sessions=true)", MODEL, "sglang-sim evicts the least recently used KV only"),
+        ("lpm(eviction=slru)", MODEL, "sglang-sim evicts the least recently used KV only"),
+        ("fcfs", {**MODEL, "model": "gpt-oss-20b"}, "whose memory sglang-sim does not model"),
     ],
 )
 def test_what_it_cannot_do_is_refused(
@@ -39,9 +48,10 @@ def test_what_it_cannot_do_is_refused(
         resolve_engine(SweepSettings(policies=policies, machine=Machine(**machine)))  # type: ignore[arg-type]
 
 
-def test_several_replicas_are_refused() -> None:
-    machine, server = Machine(engine="sglang-virtual"), Server(replicas=2, router="sticky")
-    with pytest.raises(ValueError, match="not supported by --engine sglang-virtual"):
+@pytest.mark.parametrize("engine", ["sglang-sim", "sglang-virtual"])
+def test_several_replicas_are_refused(engine: str) -> None:
+    machine, server = Machine(engine=engine), Server(replicas=2, router="sticky")
+    with pytest.raises(ValueError, match=f"not supported by --engine {engine}"):
         resolve_engine(SweepSettings(policies="fcfs", machine=machine, server=server))
 
 

@@ -7,8 +7,6 @@ import os
 from servers.remote.client import EngineProcess
 from servers.sglang.find_sglang import ROOT
 
-RESERVED_TOKENS = 7
-"""SGLang refuses prompts, and shortens answers, that leave fewer slots of its KV memory free."""
 SETTINGS = ("SGLANG_", "SGL_", "IN_BATCH_PREFIX_")
 """Beginnings of the variables that change SGLang's decisions."""
 

@@ -15,14 +15,12 @@ from typing import Any
 from sglang.srt.managers.io_struct import CloseSessionReqInput, TokenizedGenerateReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from servers.basics.clock import PS_PER_S
-from servers.policies.runner import PolicyRunner
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
-from servers.remote.stepped import SteppedEngine
 from servers.sglang.schedulers import SglangScheduler
+from servers.sglang.turns import SglangEngine
 from servers.sglang.virtual_time.headless import VOCABULARY, headless_scheduler
-from servers.sim import EngineUsage, Limits, Phase, Segment, Sequence
+from servers.sim import EngineUsage, Limits, Segment, Sequence
 
 
 class Tokens:
@@ -53,7 +51,7 @@ class Tokens:
         return self._next
 
 
-class VirtualSglang(SteppedEngine):
+class VirtualSglang(SglangEngine):
     def __init__(
         self,
         scheduler: SglangScheduler,
@@ -63,32 +61,24 @@ class VirtualSglang(SteppedEngine):
         on_end: Callable[[Sequence], None],
         on_event: Callable[[EventRecord], None] | None = None,
     ) -> None:
-        super().__init__(profile, limits, on_end, on_event)
+        super().__init__(scheduler, profile, limits, on_end, on_event)
         self.sglang = headless_scheduler(
             scheduler,
-            kv_tokens=profile.kv_blocks * profile.block_tokens,
+            kv_tokens=self._kv_tokens,
             max_num_seqs=limits.max_num_seqs,
             step_tokens=limits.step_tokens,
             max_model_len=profile.max_model_len,
             forward=self._forward,
             on_retract=self._retracted,
         )
-        self._runner: PolicyRunner[Sequence, None] = PolicyRunner(
-            scheduler,
-            retain_blocks=lambda _turn, _whole: (None, 0),
-            release_blocks=lambda _: None,
-            emit=self._emit,
-        )
-        """Counts programs and records events; it decides nothing."""
         self._sessions = scheduler.sessions
         self._contents = Tokens(profile.block_tokens)
         self._turns: dict[str, tuple[Sequence, array[int]]] = {}
         """Turns that have not ended and their tokens, by request id, which is their number in order
         of arrival."""
-        self._arrived = 0
 
     def end_program(self, program_id: str) -> None:
-        self._runner.end_program(program_id)
+        super().end_program(program_id)
         self._close_session(program_id)
 
     def _close_session(self, program_id: str | None) -> None:
@@ -101,13 +91,7 @@ class VirtualSglang(SteppedEngine):
             sglang.token_to_kv_pool_allocator.available_size() + sglang.tree_cache.evictable_size()
         )
         waiting = len(sglang.waiting_queue)
-        return EngineUsage(
-            self.now_ps / PS_PER_S,
-            -(-(sglang.max_total_num_tokens - free) // self.profile.block_tokens),
-            0,
-            waiting,
-            len(self._turns) - waiting,
-        )
+        return self._usage(free, waiting, len(self._turns) - waiting)
 
     def run(self, programs: Iterable[object] = ()) -> None:
         sglang = self.sglang
@@ -130,10 +114,7 @@ class VirtualSglang(SteppedEngine):
             raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
 
     def _take(self, sequence: Sequence) -> None:
-        self._arrived += 1
-        sequence.view.id = self._arrived
-        self._runner.set_clock(self.now_ps)
-        self._runner.arrived(sequence)
+        self._arrive(sequence)
         key, submission = str(self._arrived), sequence.submission
         tokens = self._contents.of(sequence)
         self._turns[key] = sequence, tokens
@@ -164,7 +145,8 @@ class VirtualSglang(SteppedEngine):
         contexts: list[int] = []
         prefilled = []
         if batch.forward_mode.is_extend():
-            self._admit(batch.reqs)
+            for req in batch.reqs:
+                self._admit_if_waiting(self._turns[req.rid][0], req.seqlen, req.prefix_len)
             chunks = [(req.extend_len, req.prefix_len) for req in batch.reqs]
             prefilled = [req for req in batch.reqs if req.prefix_len + req.extend_len == req.seqlen]
         else:
@@ -172,33 +154,14 @@ class VirtualSglang(SteppedEngine):
         self.now_ps += self.profile.batch_ps(chunks, contexts)
         self.steps += 1
         self.strides += 1
-        self._runner.set_clock(self.now_ps)
         self.sglang.process_batch_result(batch, self.sglang.run_batch(batch))
-        for sequence in [self._turns[req.rid][0] for req in prefilled]:
-            if sequence.first_token_ps is None:
-                sequence.first_token_ps = self.now_ps
-            sequence.enter(Phase.DECODE, self.now_ps)
-        for sequence in [self._close(req) for req in batch.reqs if req.finished()]:
-            self._on_end(sequence)
+        sequences = [self._turns[req.rid][0] for req in prefilled]
+        self._end_batch(sequences, [self._ended(req) for req in batch.reqs if req.finished()])
 
-    def _admit(self, requests: list[Any]) -> None:
-        """Record the turns of a batch of prompts that did not run before."""
-        self._runner.set_clock(self.now_ps)
-        for req in requests:
-            sequence, _ = self._turns[req.rid]
-            if sequence.phase in (Phase.QUEUE, Phase.PREEMPTED):
-                self._runner.admitted(sequence, req.seqlen, req.prefix_len)
-                sequence.start(self.now_ps)
-                if sequence.hits is None:
-                    sequence.hits = [("device", req.prefix_len)]
-
-    def _close(self, req: Any) -> Sequence:
-        sequence, tokens = self._turns.pop(req.rid)
-        sequence.view.output_tokens = len(req.output_ids)
-        if sequence.view.output_tokens != sequence.submission.output_tokens:
+    def _ended(self, req: Any) -> Sequence:
+        sequence, _ = self._turns.pop(req.rid)
+        if len(req.output_ids) != sequence.submission.output_tokens:
             raise RuntimeError(f"SGLang ended turn {req.rid} early: {req.finished_reason}")
-        self._runner.finished(sequence, len(tokens))
-        sequence.close(self.now_ps)
         if sequence.submission.is_last:
             self._close_session(sequence.submission.program_id)
         return sequence
@@ -207,11 +170,7 @@ class VirtualSglang(SteppedEngine):
         return [self._turns[req.rid][1][req.seqlen] for req in batch.reqs]
 
     def _retracted(self, req: Any) -> None:
-        sequence, _ = self._turns[req.rid]
-        sequence.preemptions += 1
-        sequence.enter(Phase.PREEMPTED, self.now_ps)
-        self._runner.set_clock(self.now_ps)
-        self._runner.preempted(sequence)
+        self._record_retraction(self._turns[req.rid][0])
 
 
 def _sampling(output_tokens: int) -> Any:

@@ -26,7 +26,7 @@ from sglang.srt.server_args import PortArgs, prepare_server_args
 
 from servers.basics.errors import EngineError
 from servers.sglang.schedulers import SglangScheduler
-from servers.sglang.virtual_time.client import RESERVED_TOKENS
+from servers.sglang.turns import RESERVED_TOKENS
 
 VOCABULARY = 1024
 MODEL = {

@@ -1,4 +1,5 @@
-"""`--engine sglang-virtual`: SGLang's own scheduler in virtual time. All cells run in one process.
+"""SGLang's scheduling in virtual time: `--engine sglang-sim`, and SGLang's own scheduler, all cells
+of which run in one process.
 
 A step of `MACHINE` takes 10 ms. SGLang runs chunks of prompts first, and decodes in other steps.
 """
@@ -9,30 +10,46 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
+from msgspec import structs
 
 from harness.engines.base import resolve_engine
 from harness.load.settings import Machine, SweepSettings
+from harness.replay.virtual import replay
+from harness.sweep.cell import Work, run_cell
 from servers.profiles import Profile
+from servers.records.done import DoneRecord
 from servers.records.turns import EventRecord
 from servers.remote.client import EngineProcess, RemoteEngine
+from servers.routers.base import UNKNOWN_COSTS
 from servers.sglang.find_sglang import find_scheduler
+from servers.sglang.schedulers import SglangScheduler, sglang_variants
+from servers.sglang.sim import SglangSim
 from servers.sglang.virtual_time.client import sglang_process
 from servers.sim import Limits, Phase, Segment, Sequence, Submission
+from servers.variants import make_policy
+from tests.harness.small import small_plan
+from tests.lines import Line, into, read_lines
+from tests.real.plugin.random_worlds import world
 from tests.sim.worlds import profile
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
-pytestmark = pytest.mark.skipif(
+needs_sglang = pytest.mark.skipif(
     "TURNSTILE_SGLANG_PYTHON" not in os.environ, reason="make test-sglang runs it"
 )
 MS = 10**9
 """Picoseconds."""
 MACHINE = profile(25, 400, token_ps=0, context_ps=0, pair_ps=0)
 """Memory for 400 tokens."""
+Start = Callable[[str, Profile, Limits], Callable[..., Any]]
+"""Returns the class of an engine, with all arguments but `on_end` and `on_event`."""
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +62,35 @@ def process() -> Iterator[EngineProcess]:
     process.close()
 
 
+def in_sglang(process: EngineProcess) -> Start:
+    return lambda *given: partial(RemoteEngine, process, *given)
+
+
+def in_model(policy: str, machine: Profile, limits: Limits) -> Callable[..., Any]:
+    scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
+    return partial(SglangSim, cast(SglangScheduler, scheduler), machine, limits)
+
+
+ENGINES = ["sglang-sim", pytest.param("sglang-virtual", marks=needs_sglang)]
+
+
+@pytest.fixture(params=ENGINES)
+def start(request: pytest.FixtureRequest) -> Start:
+    return (
+        in_model if request.param == "sglang-sim" else in_sglang(request.getfixturevalue("process"))
+    )
+
+
 class Cell:
     """Turns of programs, each with contents of its own, under a scheduler of SGLang."""
 
     def __init__(
-        self, process: EngineProcess, policy: str, machine: Profile = MACHINE, **limits: int
+        self, start: Start, policy: str, machine: Profile = MACHINE, **limits: int
     ) -> None:
         self.events: list[EventRecord] = []
         self.ended: dict[str, Sequence] = {}
-        self.engine = RemoteEngine(
-            process,
-            policy,
-            machine,
-            Limits(**limits),
-            on_end=self._ended,
-            on_event=self.events.append,
-        )
+        engine = start(policy, machine, Limits(**limits))
+        self.engine = engine(on_end=self._ended, on_event=self.events.append)
         self.segments: dict[str, Segment] = {}
         self.then: dict[str, Callable[[], object]] = {}
         """What a client does when the last turn of a program has ended."""
@@ -82,14 +112,14 @@ class Cell:
 
 
 def test_decodes_that_outgrow_the_memory_are_retracted_and_their_prompts_remain_as_hits(
-    process: EngineProcess,
+    start: Start,
 ) -> None:
     """At 50 ms the turns occupy 17, 16, 16 and 16 tokens, so 83 decode steps fit into the other
     335. At 880 ms `d` is retracted: of the three with the fewest answered tokens it came last. It
     waits for 15 more steps, since SGLang now reserves all of the others' answers. At 1,030 ms `a`
     has its 100 tokens; `d` hits its prompt of 16 tokens and computes its 84 answered ones again,
     which delays the last token of `b` and `c` by a step."""
-    cell = Cell(process, "fcfs")
+    cell = Cell(start, "fcfs")
     for name, at_ms in zip("abcd", (0, 15, 25, 35), strict=True):
         cell.submit(name, at_ms, 16, 100)
     cell.engine.run()
@@ -104,24 +134,102 @@ def test_decodes_that_outgrow_the_memory_are_retracted_and_their_prompts_remain_
     ]
 
 
-def test_the_next_turn_hits_what_the_radix_cache_kept(process: EngineProcess) -> None:
+def test_the_next_turn_hits_what_the_radix_cache_kept(start: Start) -> None:
     """`a` leaves 63 tokens with KV, since that of its last token is never computed. SGLang's cache
     has pages of one token, so the next prompt hits all of them; vLLM would find three blocks."""
-    cell = Cell(process, "fcfs")
+    cell = Cell(start, "fcfs")
     cell.submit("a", 0, 32, 32)
     cell.then["a"] = lambda: cell.submit("a", 1000, 80, 1)
     cell.engine.run()
-    assert cell.ended["a"].hits == [["device", 63]]
+    assert dict(cell.ended["a"].hits or ()) == {"device": 63}
     assert cell.finished_ms() == {"a": 1010}
 
 
+def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(start: Start) -> None:
+    """A step takes 1 ms, and then 0.2 ms per token or at least 9 ms. `b` takes steps of 64, 64, 64
+    and 8 tokens from 20 ms on: 3 * 13.8 + 10 ms. `a`, which had two of its ten tokens by then,
+    decodes the others afterwards."""
+    machine = profile(25, 400, token_ps=MS // 5, context_ps=0, pair_ps=0)
+    cell = Cell(start, "fcfs", machine, max_num_seqs=8, step_tokens=64)
+    cell.submit("a", 0, 16, 10)
+    cell.submit("b", 15, 200, 2)
+    cell.engine.run()
+    assert cell.ended["b"].first_token_ps == 71.4 * MS
+    assert cell.finished_ms() == {"a": 151.4, "b": 81.4}
+
+
+@pytest.mark.parametrize(("scheduler", "order"), [("fcfs", ["new", "a"]), ("lpm", ["a", "new"])])
+def test_the_longest_prefix_match_runs_first_under_lpm(
+    start: Start, scheduler: str, order: list[str]
+) -> None:
+    """Two turns wait for the only slot: one of a new program, and then one with a hit."""
+    cell = Cell(start, scheduler, max_num_seqs=1)
+    cell.submit("a", 0, 32, 32)
+
+    def contend() -> None:
+        cell.ended.clear()
+        cell.submit("slot", 1000, 16, 4)
+        cell.submit("new", 1005, 64, 4)
+        cell.submit("a", 1006, 80, 4)
+
+    cell.then["a"] = contend
+    cell.engine.run()
+    assert list(cell.ended) == ["slot", *order]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "order"), [("fcfs", ["one", "same", "other"]), ("lpm", ["one", "other", "same"])]
+)
+def test_a_turn_that_shares_an_uncached_beginning_with_another_comes_last_under_lpm(
+    start: Start, scheduler: str, order: list[str]
+) -> None:
+    """Three turns wait when both slots become free, two of them with the same 64 tokens."""
+    cell = Cell(start, scheduler, max_num_seqs=2)
+    cell.segments["one"] = cell.segments["same"] = Segment(0)
+    for name in ("slot", "second slot"):
+        cell.submit(name, 0, 16, 4)
+    for name in ("one", "same", "other"):
+        cell.submit(name, 5, 64, 4)
+    cell.engine.run()
+    assert list(cell.ended) == ["slot", "second slot", *order]
+
+
+def test_an_answer_is_evicted_whole_and_before_its_prompt(start: Start) -> None:
+    """`a` leaves 192 tokens, 96 of its prompt and 96 of its answer. `large` needs 250 tokens, of
+    which 208 are free."""
+    cell = Cell(start, "fcfs")
+    cell.submit("a", 0, 96, 97)
+    cell.submit("large", 2000, 250, 1)
+    cell.then["large"] = lambda: cell.submit("a", 3000, 200, 1)
+    cell.engine.run()
+    assert dict(cell.ended["a"].hits or ()) == {"device": 96}
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "lpm"])
+@pytest.mark.parametrize("seed", [3, 8, 21])
+def test_strides_have_the_results_of_single_steps(scheduler: str, seed: int) -> None:
+    played = world(seed, unruly=False)
+    machine = replace(played.profile, kv_blocks=played.profile.kv_blocks + 1)
+
+    def outcome(**options: bool) -> tuple[list[Line], list[Line], DoneRecord]:
+        events: list[Line] = []
+        turns: list[Line] = []
+        engine = partial(in_model(scheduler, machine, played.limits), **options)
+        make = partial(engine, on_event=into(events))
+        done = replay(played.programs, played.starts_s, None, make, into(turns))
+        return events, turns, structs.replace(done, strides=0)
+
+    assert outcome() == outcome(strides=False)
+
+
+@needs_sglang
 @pytest.mark.parametrize(("scheduler", "hit"), [("fcfs", 0), ("fcfs(sessions=true)", 96)])
 def test_with_sessions_the_kv_of_a_finished_program_is_evicted_before_that_of_an_open_one(
     process: EngineProcess, scheduler: str, hit: int
 ) -> None:
     """The prompt of `large` needs 250 tokens, of which 400 - 2 * 96 = 208 are free. Without
     sessions the KV of `open` goes, which was used least recently."""
-    cell = Cell(process, scheduler)
+    cell = Cell(in_sglang(process), scheduler)
     cell.submit("open", 0, 96, 1)
     cell.submit("finished", 100, 96, 1, is_last=True)
     cell.submit("large", 200, 250, 1)
@@ -130,21 +238,9 @@ def test_with_sessions_the_kv_of_a_finished_program_is_evicted_before_that_of_an
     assert cell.ended["open"].hits == [["device", hit]]
 
 
-def test_a_long_prompt_is_computed_in_chunks_while_decodes_wait(process: EngineProcess) -> None:
-    """A step takes 1 ms, and then 0.2 ms per token or at least 9 ms. `b` takes steps of 64, 64, 64
-    and 8 tokens from 20 ms on: 3 * 13.8 + 10 ms. `a`, which had two of its ten tokens by then,
-    decodes the others afterwards."""
-    machine = profile(25, 400, token_ps=MS // 5, context_ps=0, pair_ps=0)
-    cell = Cell(process, "fcfs", machine, max_num_seqs=8, step_tokens=64)
-    cell.submit("a", 0, 16, 10)
-    cell.submit("b", 15, 200, 2)
-    cell.engine.run()
-    assert cell.ended["b"].first_token_ps == 71.4 * MS
-    assert cell.finished_ms() == {"a": 151.4, "b": 81.4}
-
-
+@needs_sglang
 def test_a_cell_listens_on_loopback_only(process: EngineProcess) -> None:
-    cell = Cell(process, "fcfs")
+    cell = Cell(in_sglang(process), "fcfs")
     addresses: list[str] = []
 
     def look() -> None:
@@ -160,25 +256,7 @@ def test_a_cell_listens_on_loopback_only(process: EngineProcess) -> None:
     assert set(addresses) == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize(("scheduler", "order"), [("fcfs", ["new", "a"]), ("lpm", ["a", "new"])])
-def test_the_longest_prefix_match_runs_first_under_lpm(
-    process: EngineProcess, scheduler: str, order: list[str]
-) -> None:
-    """Two turns wait for the only slot: one of a new program, and then one with a hit."""
-    cell = Cell(process, scheduler, max_num_seqs=1)
-    cell.submit("a", 0, 32, 32)
-
-    def contend() -> None:
-        cell.ended.clear()
-        cell.submit("slot", 1000, 16, 4)
-        cell.submit("new", 1005, 64, 4)
-        cell.submit("a", 1006, 80, 4)
-
-    cell.then["a"] = contend
-    cell.engine.run()
-    assert list(cell.ended) == ["slot", *order]
-
-
+@needs_sglang
 def test_it_takes_the_machines_of_sim_and_the_schedulers_of_sglang() -> None:
     machine = Machine(engine="sglang-virtual", hardware="h100", kv_blocks=100)
     variants, engine, _ = resolve_engine(SweepSettings(policies="all", machine=machine))
@@ -189,6 +267,34 @@ def test_it_takes_the_machines_of_sim_and_the_schedulers_of_sglang() -> None:
     assert engine.longest.tokens == 16 * 100 - 7
 
 
+def test_the_model_leaves_out_what_it_does_not_do() -> None:
+    machine = Machine(engine="sglang-sim", hardware="h100", kv_blocks=100)
+    variants, engine, left_out = resolve_engine(SweepSettings(policies="all", machine=machine))
+    assert [variant.name for variant in variants] == ["fcfs", "lpm"]
+    assert [each.name for each in left_out] == ["fcfs(sessions=true)"]
+    assert engine.longest.tokens == 16 * 100 - 7
+    limits = engine.settings().limits
+    assert limits is not None
+    assert (limits.step_tokens, limits.admission) == (2048, None)
+
+
+def test_cells_of_the_model_reuse_kv_unless_without_radix_cache(
+    tmp_path: Path,
+) -> None:
+    """The second and third turn of each of the three jobs hit 34 and 65 blocks: the tokens of a
+    block that an answer fills partly are not known."""
+    machine = Machine(engine="sglang-sim", kv_blocks=2000)
+    settings = SweepSettings(policies="fcfs,fcfs(radix_cache=false)", machine=machine)
+    variants, engine, _ = resolve_engine(settings)
+    plan = replace(small_plan(), variants=variants, engine=engine)
+    for cell in plan.cells():
+        run_cell(Work(plan, tmp_path), cell, lambda *_: None)
+    cells = [read_lines(done.parent / "turns.jsonl") for done in tmp_path.glob("*/done.json")]
+    hits = [sum(turn["device_hit_tokens"] for turn in turns) for turns in cells]
+    assert sorted(hits) == [0, 3 * 16 * (34 + 65)]
+
+
+@needs_sglang
 def test_a_sweep_compares_schedulers_and_a_cell_without_radix_cache(
     bench: str, tmp_path: Path
 ) -> None:

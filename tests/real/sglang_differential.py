@@ -1,0 +1,207 @@
+"""Compare every decision of SGLang's scheduler with those of its model, on random workloads.
+
+    python -m tests.real.sglang_differential [FIRST [COUNT]]
+
+under SGLang's interpreter.
+
+Both take single steps with the same clock. The comparison covers the turns and token counts of each
+batch, the free and the evictable memory after it, hits, retractions, and the times of every turn to
+the picosecond. Then the model computes its strides, which must give the same turns.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from harness.replay.virtual import replay
+from servers.routers.base import UNKNOWN_COSTS
+from servers.sglang.schedulers import sglang_variants
+from servers.sglang.sim import SglangSim
+from servers.sglang.virtual_time.process import declare_operators, import_engine
+from servers.variants import make_policy
+from tests.lines import into
+from tests.real.plugin.random_worlds import World, world
+from tests.sim.worlds import BLOCK
+from traces import Program, Turn
+
+POLICIES = ("fcfs", "lpm", "fcfs", "lpm", "fcfs(radix_cache=false)")
+"""Seeds rotate through them."""
+Batch = tuple[int, list[tuple[int, int]], int, int]
+"""Its time in ps, the number of each turn with its tokens, and the free and evictable tokens."""
+
+
+class StepwiseSim(SglangSim):
+    """The model in single steps, which records each batch."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, strides=False, **kwargs)
+        self.batches: list[Batch] = []
+        self._prompts_now: list[tuple[int, int]] = []
+
+    def _prefill(self, batch: Any) -> None:
+        chunks = [(turn, turn.end - turn.computed) for turn in batch]
+        self._prompts_now = [(turn.sequence.view.id, tokens) for turn, tokens in chunks]
+        super()._prefill(batch)
+
+    def _advance(self, steps: int, duration_ps: int) -> None:
+        decodes = [(turn.sequence.view.id, 1) for turn in self._running]
+        turns, self._prompts_now = self._prompts_now or decodes, []
+        self.batches.append((self.now_ps, turns, self.free, self.tree.evictable))
+        super()._advance(steps, duration_ps)
+
+
+class Outcome(NamedTuple):
+    batches: list[Batch]
+    events: list[str]
+    turns: list[str]
+    done: dict[str, object]
+
+
+def stepwise_sglang(*args: Any, **kwargs: Any) -> Any:
+    """Return SGLang's scheduler, which records each batch."""
+    from servers.sglang.virtual_time.engine import VirtualSglang
+
+    class StepwiseSglang(VirtualSglang):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.batches: list[Batch] = []
+
+        def _step(self, batch: Any) -> None:
+            prompts = batch.forward_mode.is_extend()
+            turns = [(int(req.rid), req.extend_len if prompts else 1) for req in batch.reqs]
+            free = self.sglang.token_to_kv_pool_allocator.available_size()
+            evictable = self.sglang.tree_cache.evictable_size()
+            self.batches.append((self.now_ps, turns, free, evictable))
+            super()._step(batch)
+
+    return StepwiseSglang(*args, **kwargs)
+
+
+def play(played: World, policy: str, kind: Any) -> Outcome:
+    turns: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    engines: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
+        sizes = played.profile, played.limits
+        engines.append(kind(scheduler, *sizes, on_event=into(events), **options))
+        return engines[0]
+
+    done = replay(played.programs, played.starts_s, None, make, into(turns))
+    names = ("finished_programs", "failed_turns", "virtual_s", "steps", "usage")
+    return Outcome(
+        getattr(engines[0], "batches", []),
+        [repr(event) for event in events],
+        [repr(turn) for turn in turns],
+        {name: getattr(done, name) for name in names},
+    )
+
+
+def sglang_world(seed: int) -> World:
+    """Return a workload for SGLang, which leaves some of its memory free. Some have more programs,
+    a few so many that `lpm` does not sort its queue, and some have longer answers and more turns at
+    once, so that turns are retracted."""
+    played = world(seed, unruly=False)
+    rng = random.Random(f"sglang {seed}")
+    copies = 20 if rng.random() < 0.02 else rng.choice((0, 0, 0, 1, 3))
+    roots = [program for program in played.programs if program.fork is None]
+    more = [replace(program, id=f"{program.id}/{n}") for n in range(copies) for program in roots]
+    programs = [*played.programs, *more]
+    limits = played.limits
+    if copies < 20 and rng.random() < 0.5:
+        programs = [_lengthen(rng, program) for program in programs]
+        limits = replace(limits, max_num_seqs=16, step_tokens=max(limits.step_tokens, 16))
+    largest = max(-(-program.peak_context_tokens // BLOCK) for program in programs)
+    spare = rng.choice((1, rng.randint(1, 6), rng.randint(1, 40), rng.randint(40, 200)))
+    return World(
+        programs,
+        sorted([*played.starts_s, *(rng.choice(played.starts_s) for _ in more)]),
+        replace(played.profile, kv_blocks=largest + spare),
+        limits,
+        unruly=False,
+    )
+
+
+def _lengthen(rng: random.Random, program: Program) -> Program:
+    turns: list[Turn] = []
+    before = context = 0
+    for turn in program.turns:
+        kept = context if turn.kept_tokens == before else turn.kept_tokens
+        output = turn.output_tokens + rng.randint(0, 300)
+        turns.append(
+            replace(
+                turn,
+                prompt_tokens=kept + turn.new_tokens,
+                kept_tokens=kept,
+                output_tokens=output,
+            )
+        )
+        before, context = turn.context_tokens, turns[-1].context_tokens
+    return replace(program, turns=tuple(turns))
+
+
+class Verdict(NamedTuple):
+    seed: int
+    policy: str
+    difference: str
+    """The first difference; empty if there is none."""
+    counts: Counter[str]
+
+
+def check(seed: int) -> Verdict:
+    played, policy = sglang_world(seed), POLICIES[seed % len(POLICIES)]
+    sglang = play(played, policy, stepwise_sglang)
+    stepwise = play(played, policy, StepwiseSim)
+    strides = play(played, policy, SglangSim)
+    difference = first_difference(sglang, stepwise)
+    difference = difference or first_difference(stepwise._replace(batches=[]), strides)
+    counts = Counter(event.partition("'event': '")[2].partition("'")[0] for event in sglang.events)
+    counts["batches"] = len(sglang.batches)
+    return Verdict(seed, policy, difference, counts)
+
+
+def first_difference(a: Outcome, b: Outcome) -> str:
+    for name in ("batches", "events", "turns"):
+        ours, theirs = getattr(a, name), getattr(b, name)
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+            if one != other:
+                return f"{name} {number}: {one} / {other}"
+        if len(ours) != len(theirs):
+            return f"{name}: {len(ours)} / {len(theirs)}"
+    return "" if a.done == b.done else f"{a.done} / {b.done}"
+
+
+def main(first: int = 0, count: int = 2000) -> int:
+    started_s, seen, differ = time.monotonic(), Counter[str](), 0
+    _operators = declare_operators()
+    import_engine()
+    gc.freeze()
+    seeds = range(first, first + count)
+    # A process can build one scheduler of SGLang.
+    with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1) as pool:
+        for done, verdict in enumerate(pool.imap_unordered(check, seeds), start=1):
+            seen += verdict.counts
+            if verdict.difference:
+                differ += 1
+                print(f"seed {verdict.seed}, {verdict.policy}: {verdict.difference[:300]}")
+            if done % 500 == 0:
+                print(f"{done} of {count}", file=sys.stderr)
+    print(
+        f"{count} workloads, {seen['batches']} batches, {seen['finished']} turns, "
+        f"{seen['preempted']} retractions in {time.monotonic() - started_s:.0f} s: "
+        f"{differ} unexplained differences"
+    )
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(int(number) for number in sys.argv[1:3])))
