@@ -59,8 +59,10 @@ class IdleMachine:
     @property
     def kv_tokens(self) -> float:
         """Tokens whose KV fits on the device; infinite if all layers have a window."""
-        groups = sum(window is None for window in self.profile.kv_groups)
-        return self.profile.kv_blocks * self.profile.block_tokens / groups if groups else np.inf
+        profile = self.profile
+        groups = sum(window is None for window in profile.kv_groups)
+        block_tokens = profile.block_tokens * profile.block_lengths[0]
+        return profile.kv_blocks * block_tokens / groups if groups else np.inf
 
     def decode_step_s(self, context: Column) -> Floats:
         """Return the least time of a step in which a turn with this context decodes, excluding
@@ -122,7 +124,10 @@ def _plausible(profile: Profile) -> bool:
     whole = all(isinstance(number, int) and 0 <= number <= MAX_VALUE for number in numbers)
     return whole and all(
         isinstance(number, int) and 0 < number <= MAX_VALUE
-        for number in (profile.kv_blocks, profile.block_tokens, profile.tokens_ps(1))
+        for number in (
+            *(profile.kv_blocks, profile.block_tokens, *profile.block_lengths),
+            profile.tokens_ps(1),
+        )
     )
 
 

@@ -155,6 +155,15 @@ def test_two_machines_do_the_work_of_ten_jobs_in_half_the_time_in_the_bound(tmp_
     assert bound.jobs_per_s == pytest.approx(20)
 
 
+@pytest.mark.parametrize(("lengths", "tokens"), [((1, 1), 160), ((2, 1), 320), ((1, 2), 160)])
+def test_the_bound_counts_the_tokens_of_blocks_with_full_attention(
+    lengths: tuple[int, int], tokens: int
+) -> None:
+    kv: dict[str, Any] = {"kv_groups": (40, 40, None), "block_lengths": lengths}
+    machine = IdleMachine(replace(profile(10), **kv), 64, 4, offload=False)
+    assert machine.kv_tokens == tokens
+
+
 def test_a_job_in_a_tool_gap_pays_for_its_kv_or_for_computing_it_again(tmp_path: Path) -> None:
     # Its 160 tokens fill the device for 6 s, or take 2.5 steps of 10 ms to compute again.
     world = one_program(turn(144, 17, gap_s=6.0), turn(320, 1, kept=160), kv_blocks=21)
