@@ -69,16 +69,17 @@ BENCHMARKS = "bench"
 """A folder that `make bench` and, every night, `make bench-once` run."""
 SERIAL_RUNS = ("serial", "acceptance and serial")
 """Expressions of `-m` that the Makefile runs serial tests with."""
-WITHOUT_SLOW = "not acceptance"
-"""Expression of `-m` that the Makefile leaves slow tests out with."""
+WITHOUT_SLOW, ONLY_SLOW = "not acceptance", "acceptance and not serial"
+"""Expressions of `-m` that the Makefile leaves slow tests out with, and that it runs them with."""
 FIRST = (
+    "real/test_agents.py",
     "real/test_plugin.py",
     "real/test_launcher.py",
-    "real/test_sweep.py",
     "real/test_faults.py",
-    "real/test_agents.py",
-    "real/test_offload.py",
     "real/test_crash.py",
+    "real/test_sweep.py",
+    "real/test_vllm_virtual.py",
+    "real/test_offload.py",
     "faults",
     "docs",
     "agents/test_runs.py",
@@ -88,7 +89,9 @@ FIRST = (
     "harness",
     "sim",
 )
-"""The longest files, which run first, so that at the end no worker waits for a long file."""
+"""The longest files, which run first, so that at the end no worker waits for a long file. A worker
+gets its next file when two tests of the last one are left, so of files of one or two tests that
+begin together the first ones are not followed by the longest."""
 
 # Hypothesis draws the same examples each time, so that results are reproducible: few on each push,
 # and every night `make test EXAMPLES=many`. --hypothesis-profile=default draws others.
@@ -128,13 +131,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no slow file of which no test runs, and of a run of serial tests nothing else.
-    Benchmarks run only in a run of their own."""
+    """Import no file of which no test runs: importing all takes each worker longer than many files
+    of tests. Benchmarks run only in a run of their own."""
     if collection_path == HERE / BENCHMARKS and config.option.markexpr:
         return True
-    is_slow = any(collection_path == HERE / path for path in ACCEPTANCE)
+    is_slow = any(map(collection_path.is_relative_to, _below(ACCEPTANCE)))
     if is_slow and config.option.markexpr == WITHOUT_SLOW:
         return True
+    if config.option.markexpr == ONLY_SLOW and not is_slow and collection_path.is_file():
+        return "mark.acceptance" not in collection_path.read_text("utf-8") or None
     if config.option.markexpr not in SERIAL_RUNS:
         return None
     paths = [HERE / path for path in SERIAL]

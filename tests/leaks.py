@@ -172,8 +172,9 @@ def port(target: str) -> str:
 def left_after_grace(left: Callable[[], list[str]]) -> list[str]:
     """Return what is still left after `GRACE_S`, or after `SHARED_MEMORY_GRACE_S` if only segments
     are left."""
-    if left():
-        gc.collect()
+    if not left():
+        return []
+    gc.collect()
     begin_s = time.monotonic()
     while found := left():
         only_segments = all(line.startswith("shared memory: ") for line in found)

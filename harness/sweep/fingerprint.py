@@ -12,6 +12,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +65,16 @@ def cell_code(*parts: object, agents: AgentPlan | None = None) -> Code:
     modules = [CELL, *(type(part).__module__ for part in parts if part is not None)]
     modules += _format_modules(parts)
     skipped = (SETTINGS, *NUMBERS) if agents is not None else (SETTINGS, *NUMBERS, AGENTS)
+    found = own_code if all(_top(module) in PACKAGES for module in modules) else _code
+    return found(skipped, tuple(modules))
+
+
+def _code(skipped: tuple[str, ...], modules: tuple[str, ...]) -> Code:
     return _Closure(skipped).code([Use(module) for module in modules])
+
+
+own_code = cache(_code)
+"""Our own code stays as this process has imported it, so the plans of an experiment share it."""
 
 
 def _format_modules(parts: Sequence[object]) -> Iterator[str]:

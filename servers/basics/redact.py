@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from urllib.parse import quote, urlsplit
 
 from servers.basics.errors import InvalidInput
@@ -47,8 +48,10 @@ _LINE_START = re.compile(r"""[ \t]*(?:- +)*["']?""")
 _BLOCK_HEADER = re.compile(r"[|>]?[-+0-9]*[ \t]*(?=\n)")
 
 
+@lru_cache(4096)
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable or option with this name may contain a secret."""
+    """Return whether a variable or option with this name may contain a secret. The variables of the
+    environment are asked for each word of a command line."""
     return _SECRET_NAME.search(name) is not None
 
 

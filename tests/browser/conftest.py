@@ -9,11 +9,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, Opened, wait_until_drawn
+from browsing import DRAW_TIMEOUT_MS, Open, Opened, wait_until_drawn
 from playwright.sync_api import Browser, sync_playwright
 
 from reports import write_members_report, write_report
@@ -37,8 +38,8 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture
-def opened(browser: Browser) -> Iterator[Open]:
+@contextmanager
+def opening(browser: Browser) -> Iterator[Open]:
     contexts = []
 
     def open_page(path: Path, *, before: str = "", drawn: bool = True, **options: Any) -> Opened:
@@ -53,7 +54,7 @@ def opened(browser: Browser) -> Iterator[Open]:
         report_page.page.on("request", lambda request: report_page.requests.append(request.url))
         if before:
             report_page.page.add_init_script(before)
-        report_page.page.goto(path.as_uri())
+        report_page.page.goto(path.as_uri(), timeout=DRAW_TIMEOUT_MS)
         if drawn and report_page.page.locator("#specs").count():
             wait_until_drawn(report_page.page)
         return report_page
@@ -61,6 +62,19 @@ def opened(browser: Browser) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Open]:
+    with opening(browser) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def wide(browser: Browser, report: Path) -> Iterator[Opened]:
+    """The report on a laptop, opened once for the tests that leave it as it was."""
+    with opening(browser) as open_page:
+        yield open_page(report, viewport={"width": 1280, "height": 900})
 
 
 def _note(report_page: Opened, kind: str, text: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,17 +39,24 @@ BROKEN_WORDS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["report", "experiment", "comparison", "across", "workload"])
-def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
-    report: Path, tmp_path: Path, opened: Open, kind: str
-) -> None:
-    pages = {
+@pytest.fixture(scope="module")
+def path_of(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Writes a page of a kind once; returns its path."""
+    folder = tmp_path_factory.mktemp("pages")
+    written = {
         "experiment": an_experiment,
         "comparison": a_comparison,
         "across": several_machines,
         "workload": a_workload,
     }
-    path = pages[kind](report.parent, tmp_path) if kind in pages else report
+    return cache(lambda kind: written[kind](report.parent, folder))
+
+
+@pytest.mark.parametrize("kind", ["report", "experiment", "comparison", "across", "workload"])
+def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
+    report: Path, path_of: Callable[[str], Path], opened: Open, kind: str
+) -> None:
+    path = report if kind == "report" else path_of(kind)
     page = opened(path, viewport={"width": 360, "height": 800}).page
     assert page.evaluate(BROKEN_WORDS) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -61,10 +70,9 @@ def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
 
 
 def test_on_a_phone_the_claims_of_an_experiment_are_as_wide_as_the_page(
-    report: Path, tmp_path: Path, opened: Open
+    path_of: Callable[[str], Path], opened: Open
 ) -> None:
-    path = an_experiment(report.parent, tmp_path)
-    page = opened(path, viewport={"width": 360, "height": 800}).page
+    page = opened(path_of("experiment"), viewport={"width": 360, "height": 800}).page
     for cell in page.locator(".stacked tbody :is(th, td)").all():
         box = cell.bounding_box()
         assert box is not None
@@ -108,10 +116,10 @@ def a_workload(_: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_the_page_of_a_workload_draws_its_figures_and_the_first_screen_is_its_summary(
-    report: Path, tmp_path: Path, opened: Open, axe: str, colours: str
+    path_of: Callable[[str], Path], opened: Open, axe: str, colours: str
 ) -> None:
     report_page = opened(
-        a_workload(report, tmp_path),
+        path_of("workload"),
         viewport={"width": 1400, "height": 900},
         color_scheme=colours,
     )
@@ -135,9 +143,9 @@ def test_the_page_of_a_workload_draws_its_figures_and_the_first_screen_is_its_su
 
 
 def test_the_page_of_several_machines_draws_a_dot_per_policy_and_machine(
-    report: Path, tmp_path: Path, opened: Open
+    path_of: Callable[[str], Path], opened: Open
 ) -> None:
-    report_page = opened(several_machines(report, tmp_path))
+    report_page = opened(path_of("across"))
     assert report_page.complaints == []
     page = report_page.page
     assert page.locator("#per-gpu .scatterlayer .point").count() == 4
@@ -146,9 +154,9 @@ def test_the_page_of_several_machines_draws_a_dot_per_policy_and_machine(
 
 
 def test_the_page_of_a_comparison_has_a_row_per_change(
-    report: Path, tmp_path: Path, opened: Open
+    path_of: Callable[[str], Path], opened: Open
 ) -> None:
-    report_page = opened(a_comparison(report.parent, tmp_path))
+    report_page = opened(path_of("comparison"))
     assert report_page.complaints == []
     page = report_page.page
     assert "regression" in page.locator("h1").inner_text()
@@ -156,8 +164,8 @@ def test_the_page_of_a_comparison_has_a_row_per_change(
 
 
 def test_the_page_of_an_experiment_draws_its_figures(
-    report: Path, tmp_path: Path, opened: Open
+    path_of: Callable[[str], Path], opened: Open
 ) -> None:
-    report_page = opened(an_experiment(report.parent, tmp_path))
+    report_page = opened(path_of("experiment"))
     assert report_page.complaints == []
     assert report_page.page.locator(".plot .main-svg").count() > 0

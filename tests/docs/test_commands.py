@@ -106,8 +106,8 @@ RUN_HERE = [command for command in ALL if covering_test(command) is None]
 
 
 @pytest.fixture(scope="module")
-def prepared(warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's folder with traces, an agent, and copies of one run under all names on the pages."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with traces, an agent and a model."""
     folder = tmp_path_factory.mktemp("user")
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copy(ROOT / "examples/tasks.jsonl", folder)
@@ -124,6 +124,14 @@ def prepared(warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) ->
     (folder / "my_agent.py").write_text(AGENT)
     (folder / "my-model").mkdir()
     (folder / "my-model/config.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(files: Path, warm_of_session: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with copies of one run under all names on the pages."""
+    folder = tmp_path_factory.mktemp("prepared") / "user"
+    shutil.copytree(files, folder)
     small_sweep = (
         "sweep",
         "--once",
@@ -211,9 +219,9 @@ def resolve(words: tuple[str, ...] | list[str]) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("command", [c for c in ALL if covering_test(c)], ids=str)
 def test_a_command_that_is_run_elsewhere_is_valid(
-    command: Command, prepared: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(prepared)
+    monkeypatch.chdir(files)
     called, rest = resolve(command.words[1:])
     called.make_context("bench", rest)
     assert (ROOT / str(covering_test(command))).is_file()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -72,11 +71,9 @@ class Cell:
 def sweep(bench: str, folder: Path, *options: str) -> Sweep:
     folder.mkdir(exist_ok=True)
     write_programs(folder / "t.jsonl", PROGRAMS)
-    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     process = subprocess.Popen(
         [bench, "sweep", "--jps", "20", "--out", "o", *TIMEOUTS, *options],
         cwd=folder,
-        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

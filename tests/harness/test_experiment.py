@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
+from contextlib import chdir
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -79,6 +81,17 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SMALL)
     return tmp_path / "small.toml"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of SMALL, whose cells a run with other claims takes."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "small.toml").write_text(SMALL)
+    with chdir(folder):
+        code, _, err = bench("small.toml", "--out", "out", "--workers", "1")
+    assert code == 0, err
+    return folder / "out"
 
 
 def mixed(stream: str) -> str:
@@ -217,9 +230,10 @@ def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -
     ],
 )
 def test_a_failed_claim_is_a_result_and_with_strict_an_error(
-    small: Path, bound: str, option: tuple[str, ...], code: int, outcome: str
+    small: Path, finished: Path, bound: str, option: tuple[str, ...], code: int, outcome: str
 ) -> None:
     small.write_text(SMALL.replace("least = 0.5", bound))
+    shutil.copytree(finished, "out")
     found, out, err = bench("small.toml", "--out", "out", "--workers", "1", *option)
     assert found == code, err
     assert outcome in out
@@ -242,7 +256,10 @@ def test_an_arm_whose_jobs_are_a_stream_draws_its_programs_from_the_recipe(small
     assert plan.workload.fresh is not None
 
 
-def test_the_latency_of_a_turn_and_the_numbers_of_a_workload_can_be_claimed(small: Path) -> None:
+def test_the_latency_of_a_turn_and_the_numbers_of_a_workload_can_be_claimed(
+    small: Path, finished: Path
+) -> None:
+    shutil.copytree(finished, "out")
     small.write_text(
         SMALL
         + """

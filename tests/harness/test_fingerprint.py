@@ -58,12 +58,14 @@ def change(file: Path, old: str, new: str) -> None:
 
 def of_sim() -> str:
     plan = small_plan()
+    fingerprint.own_code.cache_clear()
     return code_sha256(plan.engine, plan.workload, plan.arrivals)
 
 
 def of_engine(name: str) -> str:
     """Return the hash of cells of an engine that is not started."""
     module = ENGINES.built_in[name].partition(":")[0]
+    fingerprint.own_code.cache_clear()
     return code_sha256(type("Engine", (), {"__module__": module})(), small_plan().workload)
 
 
