@@ -112,6 +112,7 @@ class Infercept(Policy):
         if request.ends_program or held_s <= 0:
             return FREE
         self._next_release_s = min(self._next_release_s, now_s + held_s)
+        self._batch_tokens = math.inf
         return pin(math.inf, tool=request.tool, at_least_s=held_s)
 
     def aborted(self, request: Request, now_s: float) -> None:

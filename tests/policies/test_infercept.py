@@ -143,6 +143,15 @@ def test_until_the_first_context_is_due_a_larger_batch_changes_only_the_one_that
     assert due(policy, [first, later], 200, 12.2) == [first]
 
 
+def test_a_context_lacks_the_last_token_and_may_be_due_before_the_first_wake_up() -> None:
+    policy, done = Infercept(COSTS), turn(tokens=1000)
+    assert due(policy, [], 0, 4.0) == []
+    run(policy, done, start=0.0, end=5.0)
+    assert policy.wake_s(5.0) == 6.0
+    kept = Pin(done, 999, 5.0, math.inf)  # due after 0.999 s
+    assert due(policy, [kept], 0, 5.9995) == [kept]
+
+
 def test_a_later_call_does_not_postpone_the_wake_up_of_an_earlier_one() -> None:
     policy = Infercept(COSTS)
     run(policy, turn("a", tokens=1000), start=0.0, end=5.0)
