@@ -153,7 +153,7 @@ class Infercept(Policy):
         if now_s < self._next_release_s and batch_tokens >= self._batch_tokens:
             pins = [overdue] if overdue is not None and overdue in pins else []
         else:
-            self._next_release_s, self._batch_tokens = math.inf, batch_tokens
+            self._next_release_s, self._batch_tokens = math.inf, float(batch_tokens)
         for held in pins:
             if held.program_id in self._returned:
                 continue
