@@ -63,6 +63,10 @@ MODEL = {
 """The scheduler only uses `max_position_embeddings`."""
 NO_HEADROOM = Headroom()
 
+LEGACY_HASHES = "disable_lookahead_block_hashes"
+"""Option of vLLM 0.33, without which it hashes the token after a block too and computes no block of
+a hit again for draft layers. Virtual time follows 0.32."""
+
 
 @cache
 def _config() -> tuple[VllmConfig, StructuredOutputManager]:
@@ -149,6 +153,8 @@ def _speculative_config(
     )
     if speculation.drops_block:
         speculative.method = "eagle"
+        if hasattr(speculative, LEGACY_HASHES):
+            setattr(speculative, LEGACY_HASHES, True)
     return speculative
 
 
