@@ -101,7 +101,7 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
     cpu, ahead = CPU_TIME[row.scheduling], row.scheduling.ahead
     profile = with_cpu_time(tables, cpu, ahead=ahead, offload=False)
     profile = replace(profile, request_ps=SEND_PS)
-    limits = Limits(row.max_num_seqs, row.step_tokens, row.admission)
+    limits = Limits(row.clients, row.step_tokens, row.admission)
     try:
         found = closed_loop(profile, limits, row.clients, row.requests())
     except InvalidInput:

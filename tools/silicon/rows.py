@@ -87,9 +87,12 @@ RANGE = 0.8
 """InferenceX draws each length uniformly between this share of the nominal one and all of it."""
 SEED = 0
 """InferenceX's client leaves the default seed of its generator."""
-STEP_TOKENS, MAX_NUM_SEQS = 8192, 1024
-"""vLLM's defaults for its API server on GPUs with at least 70 GiB other than the A100. The scripts
-of InferenceX give the same number of tokens."""
+STEP_TOKENS = 8192
+"""vLLM's default for its API server on GPUs with at least 70 GiB other than the A100, which the
+scripts of InferenceX also give."""
+SPARE_TOKENS = 1500
+"""Of a step, beside the clients' tokens and one prompt, where aiconfigurator deploys vLLM
+(max_num_tokens in generator/rule_plugin/benchmark/vllm.rule)."""
 ADMITS_WHOLE_PROMPTS = (0, 19)
 """First version of vLLM that is taken to admit a prompt only if all of it fits."""
 
@@ -140,14 +143,12 @@ class Row:
         return Scheduling.ASYNC if self.public else Scheduling.SYNC
 
     @property
-    def max_num_seqs(self) -> int:
-        """No limit of the servers was below the number of clients."""
-        return max(MAX_NUM_SEQS, self.clients)
-
-    @property
     def step_tokens(self) -> int:
-        """InferenceX's scripts for MiniMax set their own."""
-        if not (self.public and self.model.startswith("minimax")):
+        """InferenceX's scripts for MiniMax set their own. The other rows are of an evaluation of
+        aiconfigurator."""
+        if not self.public:
+            return self.clients + self.prompt_tokens + SPARE_TOKENS
+        if not self.model.startswith("minimax"):
             return STEP_TOKENS
         return 32_768 if self.hardware == "h200" else 2 * self.prompt_tokens
 
