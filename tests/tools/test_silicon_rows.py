@@ -130,6 +130,13 @@ def test_the_rule_of_admission_depends_on_the_version(version: str, rule: Admiss
     assert only(backend_version=version).admission == rule
 
 
+def test_only_the_benchmark_of_aiconfigurator_on_h200_repeats_prompts() -> None:
+    other = "source_file=a.csv"
+    assert only(silicon_data_source=other).prompts == 100
+    assert only(silicon_data_source=other, system="h100_sxm").prompts is None
+    assert only().prompts is None
+
+
 def test_public_servers_schedule_asynchronously() -> None:
     assert only().scheduling == Scheduling.ASYNC
     assert only(silicon_data_source="source_file=a.csv").scheduling == Scheduling.SYNC

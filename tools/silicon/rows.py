@@ -93,6 +93,8 @@ scripts of InferenceX also give."""
 SPARE_TOKENS = 1500
 """Of a step, beside the clients' tokens and one prompt, where aiconfigurator deploys vLLM
 (max_num_tokens in generator/rule_plugin/benchmark/vllm.rule)."""
+DATASET_ENTRIES = 100
+"""Number of prompts that AIPerf sends in turn by default (--num-dataset-entries)."""
 ADMITS_WHOLE_PROMPTS = (0, 19)
 """First version of vLLM that is taken to admit a prompt only if all of it fits."""
 
@@ -151,6 +153,14 @@ class Row:
         if not self.model.startswith("minimax"):
             return STEP_TOKENS
         return 32_768 if self.hardware == "h200" else 2 * self.prompt_tokens
+
+    @property
+    def prompts(self) -> int | None:
+        """Number of different prompts; None: each is sent once. One benchmark of aiconfigurator
+        gives as many entries as requests (eval/benchmarks/genai_perf_runner.py), another none
+        (bench_run.sh.j2). Rows do not say which, but those on H200 in the calibrating half are
+        faster than all their prompts could be computed."""
+        return DATASET_ENTRIES if self.hardware == "h200" and not self.public else None
 
     @property
     def kv_fp8(self) -> bool:
