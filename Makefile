@@ -214,7 +214,7 @@ docs: .venv/installed-test  ## build the documentation site, build/site/index.ht
 picture: .venv/installed-test  ## draw docs/report.png again with Chromium
 	$(BIN)/python -m tests.docs.picture
 
-silicon: .venv/installed-test  ## compare virtual time with end-to-end measurements of GPUs, after a change of step times
+silicon: .venv/installed-test turnstile_core/core.json  ## compare virtual time with end-to-end measurements of GPUs, after a change of step times: some minutes
 	-$(BIN)/python -m tools.silicon --save servers/profiles/end-to-end.json
 
 # The version that the pinned plotly of the test dependencies has inside, which validates our figures.

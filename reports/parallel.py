@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import TypeVar
 
+from servers.basics.compiled_core import use_offered_core
 from servers.basics.cores import cpu_cores
 from servers.processes.deferred import leave_to_parent, signals_deferred
 
@@ -51,7 +52,9 @@ def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[
 
 
 def _initialize() -> None:
-    """Ignore Ctrl-C, which the parent handles after the items in progress."""
+    """Use the compiled core that is offered, before the function is imported. Ignore Ctrl-C, which
+    the parent handles after the items in progress."""
+    use_offered_core()
     leave_to_parent()
     Thread(target=_end_with_parent, daemon=True).start()
 

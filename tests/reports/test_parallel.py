@@ -16,6 +16,7 @@ from reports import parallel
 from reports.metrics.cells import collect
 from reports.parallel import each
 from reports.run_folder.read import load_run
+from servers.basics.compiled_core import WORKER, Core, offered_to_workers
 from tests.leaks import descendants, has_ended
 from tests.processes import wait_until
 from tests.reports.make_run import write_lines
@@ -45,7 +46,20 @@ def test_many_cells_give_the_same_numbers_on_all_cores_in_the_same_order(
     assert together.missing == alone.missing
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
+@TWO_CORES
+def test_processes_take_the_compiled_core_that_they_are_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "TRIAL_S", 0.0)
+    with offered_to_workers(Core(tmp_path, "")):
+        assert os.environ[WORKER] == str(tmp_path)
+        assert list(each(os.getenv, [WORKER])) == [None], "it was taken"
+
+
+@TWO_CORES
 def test_a_parent_that_is_killed_leaves_no_process() -> None:
     code = "import time; from reports.parallel import each; list(each(time.sleep, [1] * 999))"
     root = Path(__file__).parents[2]

@@ -63,3 +63,10 @@ def test_a_request_beyond_the_kv_memory_is_refused() -> None:
     small = replace(SECOND_PER_STEP, kv_blocks=1)
     with pytest.raises(InvalidInput, match="does not fit the 16 tokens"):
         closed_loop(small, Limits(1, 64), 1, [(16, 1)])
+
+
+def test_repeated_prompts_are_hits_but_for_their_last_block() -> None:
+    # The third request has the prompt of the first, of 48 tokens, whose first two blocks are hits.
+    per_token = replace(SECOND_PER_STEP, base_ps=0, token_ps=S)
+    found = closed_loop(per_token, Limits(1, 64), 1, [(48, 1)] * 3, prompts=2)
+    assert found.ttft_s == (48.0, 48.0, 16.0)

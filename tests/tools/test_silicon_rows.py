@@ -130,6 +130,13 @@ def test_the_rule_of_admission_depends_on_the_version(version: str, rule: Admiss
     assert only(backend_version=version).admission == rule
 
 
+def test_only_the_benchmark_of_aiconfigurator_on_h200_repeats_prompts() -> None:
+    other = "source_file=a.csv"
+    assert only(silicon_data_source=other).prompts == 100
+    assert only(silicon_data_source=other, system="h100_sxm").prompts is None
+    assert only().prompts is None
+
+
 def test_public_servers_schedule_asynchronously() -> None:
     assert only().scheduling == Scheduling.ASYNC
     assert only(silicon_data_source="source_file=a.csv").scheduling == Scheduling.SYNC
@@ -145,10 +152,11 @@ def test_kv_has_8_bits_where_the_scripts_of_the_benchmark_say_so() -> None:
     assert not only(**KIMI).kv_fp8
 
 
-def test_tokens_per_step_are_vllms_default_or_those_of_the_benchmarks_scripts() -> None:
+def test_tokens_per_step_are_those_of_the_scripts_that_started_the_servers() -> None:
     assert only().step_tokens == only(**KIMI).step_tokens == 8192
     assert only(**MINIMAX).step_tokens == 32_768  # on H200
     assert only(**MINIMAX, system="b200_sxm").step_tokens == 2 * 1000
+    assert only(silicon_data_source="source_file=a.csv").step_tokens == 4 + 1000 + 1500
 
 
 @pytest.mark.parametrize(

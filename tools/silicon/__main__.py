@@ -19,6 +19,7 @@ from harness.cli.start_server import StatusLine
 from harness.cli.tables import show_rows
 from reports.fidelity.targets import TargetVerdict
 from servers.basics.atomic import refuse_unwritable, write_file
+from servers.basics.compiled_core import find_core, offered_to_workers
 from servers.basics.errors import InvalidInput
 from tools.silicon import points as replayed
 from tools.silicon import rows as measurements
@@ -77,13 +78,17 @@ def _chosen(rows: list[Row], hardware: str | None, model: str | None) -> list[Ro
         raise InvalidInput(
             f"--model {model}: was not measured on {hardware}; leave out one of them"
         )
-    # Rows of the same profile follow each other, so that a process evaluates it once.
-    return sorted(chosen, key=lambda row: (row.hardware, row.model, row.gpus, row.kv_fp8, row.id))
+    # Rows of the same profile follow each other, so that a process evaluates it once, the shortest
+    # first, since the first rows are replayed without the compiled core.
+    return sorted(
+        chosen,
+        key=lambda row: (row.hardware, row.model, row.gpus, row.kv_fp8, row.clients, row.id),
+    )
 
 
 def _points(rows: list[Row], left_out: dict[str, int]) -> list[Point]:
     found: list[Point] = []
-    with StatusLine() as status:
+    with offered_to_workers(find_core()), StatusLine() as status:
         for number, result in enumerate(replayed.points(rows), 1):
             status.show(f"{number:,} of {len(rows):,} measurements")
             if isinstance(result, str):

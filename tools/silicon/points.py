@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import islice
+from itertools import cycle, islice
 from statistics import fmean
 
 from harness.calibrate.operator_tables import Reach, fit, open_tables
@@ -45,18 +45,25 @@ class Latencies:
 
 
 def closed_loop(
-    profile: Profile, limits: Limits, clients: int, requests: Sequence[tuple[int, int]]
+    profile: Profile,
+    limits: Limits,
+    clients: int,
+    requests: Sequence[tuple[int, int]],
+    prompts: int | None = None,
 ) -> Latencies:
     """Serve `requests`, each with its prompt and output tokens, under stock vLLM's policy. All
-    clients start at 0. Raises InvalidInput for a request that the KV memory cannot hold."""
+    clients start at 0. They send `prompts` different prompts in turn, or each prompt once. Raises
+    InvalidInput for a request that the KV memory cannot hold."""
     sent_ps: dict[Served, int] = {}
     ttft_s, tpot_s = [], []
     waiting = iter(requests)
+    contents = cycle([Segment(0) for _ in range(prompts or len(requests))])
 
     def send(prompt: int, output: int) -> None:
+        shared, blocks = (tokens // profile.block_tokens for tokens in (prompt, prompt + output))
         submission = Submission(
             program_id=None,
-            path=((Segment(0), (prompt + output) // profile.block_tokens),),
+            path=((next(contents), shared), (Segment(shared), blocks)),
             prompt_tokens=prompt,
             output_tokens=output,
             is_last=None,
@@ -101,9 +108,9 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
     cpu, ahead = CPU_TIME[row.scheduling], row.scheduling.ahead
     profile = with_cpu_time(tables, cpu, ahead=ahead, offload=False)
     profile = replace(profile, request_ps=SEND_PS)
-    limits = Limits(row.max_num_seqs, row.step_tokens, row.admission)
+    limits = Limits(row.clients, row.step_tokens, row.admission)
     try:
-        found = closed_loop(profile, limits, row.clients, row.requests())
+        found = closed_loop(profile, limits, row.clients, row.requests(), row.prompts)
     except InvalidInput:
         return f"a request does not fit: {row.model} on {row.gpus} x {row.hardware}"
     return Point(row, fmean(found.ttft_s), fmean(found.tpot_s))

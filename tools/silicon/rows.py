@@ -87,9 +87,14 @@ RANGE = 0.8
 """InferenceX draws each length uniformly between this share of the nominal one and all of it."""
 SEED = 0
 """InferenceX's client leaves the default seed of its generator."""
-STEP_TOKENS, MAX_NUM_SEQS = 8192, 1024
-"""vLLM's defaults for its API server on GPUs with at least 70 GiB other than the A100. The scripts
-of InferenceX give the same number of tokens."""
+STEP_TOKENS = 8192
+"""vLLM's default for its API server on GPUs with at least 70 GiB other than the A100, which the
+scripts of InferenceX also give."""
+SPARE_TOKENS = 1500
+"""Of a step, beside the clients' tokens and one prompt, where aiconfigurator deploys vLLM
+(max_num_tokens in generator/rule_plugin/benchmark/vllm.rule)."""
+DATASET_ENTRIES = 100
+"""Number of prompts that AIPerf sends in turn by default (--num-dataset-entries)."""
 ADMITS_WHOLE_PROMPTS = (0, 19)
 """First version of vLLM that is taken to admit a prompt only if all of it fits."""
 
@@ -140,16 +145,22 @@ class Row:
         return Scheduling.ASYNC if self.public else Scheduling.SYNC
 
     @property
-    def max_num_seqs(self) -> int:
-        """No limit of the servers was below the number of clients."""
-        return max(MAX_NUM_SEQS, self.clients)
-
-    @property
     def step_tokens(self) -> int:
-        """InferenceX's scripts for MiniMax set their own."""
-        if not (self.public and self.model.startswith("minimax")):
+        """InferenceX's scripts for MiniMax set their own. The other rows are of an evaluation of
+        aiconfigurator."""
+        if not self.public:
+            return self.clients + self.prompt_tokens + SPARE_TOKENS
+        if not self.model.startswith("minimax"):
             return STEP_TOKENS
         return 32_768 if self.hardware == "h200" else 2 * self.prompt_tokens
+
+    @property
+    def prompts(self) -> int | None:
+        """Number of different prompts; None: each is sent once. One benchmark of aiconfigurator
+        gives as many entries as requests (eval/benchmarks/genai_perf_runner.py), another none
+        (bench_run.sh.j2). Rows do not say which, but those on H200 in the calibrating half are
+        faster than all their prompts could be computed."""
+        return DATASET_ENTRIES if self.hardware == "h200" and not self.public else None
 
     @property
     def kv_fp8(self) -> bool:
