@@ -193,7 +193,7 @@ def main(first: int = 0, count: int = 2000) -> int:
             if verdict.difference:
                 differ += 1
                 print(f"seed {verdict.seed}, {verdict.policy}: {verdict.difference[:300]}")
-            if done % 500 == 0:
+            if done % 100 == 0:
                 print(f"{done} of {count}", file=sys.stderr)
     print(
         f"{count} workloads, {seen['batches']} batches, {seen['finished']} turns, "
