@@ -71,7 +71,7 @@ def test_a_version_whose_private_code_was_not_tested_is_refused(
     metadata.write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.24\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("TURNSTILE_SGLANG_PYTHON", sys.executable)
-    message = r"has SGLang 0\.5\.24, whose .* not tested .* 0\.5\.23 is; get it with: make sglang"
+    message = r"has SGLang 0\.5\.24, whose .* not tested .* 0\.5\.23's; get it with: make sglang"
     with pytest.raises(NotInstalled, match=message):
         resolve_engine(SETTINGS)
 

@@ -128,7 +128,7 @@ def test_mtp_is_refused_for_a_model_without_mtp_layers() -> None:
     [
         ("ngram:3", "accept is missing"),
         ("ngrm:3,accept=0.8", "unknown method 'ngrm'; did you mean ngram?"),
-        ("draft_model:3,accept=0.8", "draft_model is not modelled: its time and its KV"),
+        ("draft_model:3,accept=0.8", "draft_model is not modelled: it has the time and the KV"),
         ("ngram:0,accept=0.8", "the number of drafts must be 1 to 16"),
         ("ngram:-1,accept=0.8", "the number of drafts must be 1 to 16"),
         ("ngram,accept=0.8", "the number of drafts must be 1 to 16"),
