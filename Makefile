@@ -150,11 +150,12 @@ test-real: .venv/installed-test environments  ## run the tests against a real vL
 ifeq ($(ENGINE),sglang)
 REFERENCE := .venv-sglang-scheduler/installed
 COMPARE := .venv-sglang-scheduler/bin/python tests.real.sglang_differential
-else
+else ifeq ($(ENGINE),vllm)
 REFERENCE := .venv-vllm/installed
 COMPARE := $(VLLM_PYTHON) tests.real.plugin.differential
 endif
-differential: $(REFERENCE) .venv/installed-test  ## compare every decision of sim with vLLM's, or with ENGINE=sglang of sglang-sim with SGLang's: WORKLOADS=10000 FIRST=0, of vLLM ADMISSION=whole-prompt LAYERS=full
+differential: $(REFERENCE) .venv/installed-test  ## compare every decision of sim with vLLM's, or of sglang-sim with SGLang's (ENGINE=sglang): WORKLOADS=10000 FIRST=0, for vLLM also ADMISSION=whole-prompt LAYERS=full
+	@$(if $(COMPARE),,$(error ENGINE=$(ENGINE): use vllm or sglang))
 	@CUDA_VISIBLE_DEVICES= GLOO_SOCKET_IFNAME=lo VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(firstword $(COMPARE)) -c \
 		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)' \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(lastword $(COMPARE)) $(FIRST) $(WORKLOADS) $(if $(filter vllm,$(ENGINE)),$(ADMISSION) $(LAYERS))

@@ -25,6 +25,7 @@ from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routers.base import UNKNOWN_COSTS
+from servers.sglang.find_sglang import TESTED
 from servers.sglang.schedulers import Fcfs, LongestPrefixMatch, SglangScheduler, sglang_variants
 from servers.sglang.sim import SglangSim
 from servers.sglang.turns import RESERVED_TOKENS
@@ -76,8 +77,9 @@ def _check_scheduler(variant: Variant) -> None:
         lacks = "evicts the least recently used KV only, without sessions"
     else:
         return
+    other = "sglang" if arguments.get("eviction") == "tlru" else "sglang-virtual"
     raise InvalidInput(
-        f"--policies {variant.name}: sglang-sim {lacks}; use --engine sglang-virtual, or remove it"
+        f"--policies {variant.name}: sglang-sim {lacks}; use --engine {other}, or remove it"
     )
 
 
@@ -101,5 +103,5 @@ SGLANG_SIM: EngineKind = EngineKind(
     "sglang-sim",
     sglang_sim_engine,
     refuses=REFUSED,
-    virtual_time="virtual time of SGLang 0.5.23's rules",
+    virtual_time=f"virtual time under the rules of SGLang {TESTED[-1]}",
 )

@@ -43,7 +43,7 @@ def limits_record(limits: Limits | ServerConfig) -> LimitsRecord:
 
 
 def server_record(config: ServerConfig, server: Server, **versions: str | None) -> ServerRecord:
-    """`versions`: of the software, by the name of the field."""
+    """`versions`: versions of the software, by the name of the field."""
     others = {"answers": "recorded" if config.recorded_answers else None, **versions}
     values = {**values_of(server), **values_of(config), **others}
     names = values.keys() & ServerRecord.__struct_fields__

@@ -19,7 +19,7 @@ import openai
 from harness.replay.http import MAX_ERROR_BYTES, RequestFailed, api_key, authorization
 
 OWN_HEADERS = frozenset(("content-length", "content-type", "host"))
-"""Kept. Others, such as `OPENAI_CUSTOM_HEADERS`, may be for other servers."""
+"""Kept. Others, such as the headers in `OPENAI_CUSTOM_HEADERS`, may be for other servers."""
 
 
 def fetch(url: str, timeout_s: float, max_bytes: int, content: bytes | None = None) -> bytes:

@@ -52,8 +52,12 @@ class Ranking:
         names = [each.variant for each in self.best]
         if self.baseline in names and not self.everyone:
             own = self.best[names.index(self.baseline)]
-            names = ["it", *(name for name in names if name != self.baseline)]
-            tied = f"; {listed(names, at_most=MOST_NAMES)} {self.tie}" if len(names) > 1 else ""
+            others = [each for each in self.best if each is not own]
+            names = ["it", *(each.variant for each in others)]
+            tied = f"; {listed(names, at_most=MOST_NAMES)} {self.tie}" if others else ""
+            if others and (ratio := others[0].ratio) and abs(ratio.value - 1) > self.within:
+                number = f"{others[0].variant}: {others[0].text}, {times(ratio.value)}"
+                tied += f" ({', '.join(filter(None, [number, interval(ratio)]))})"
             return (
                 f"No {self.noun} {self.is_better} than {own.variant}, which {self.has} {own.text}"
                 f" {self.place}{tied}."
@@ -72,13 +76,14 @@ class Ranking:
         if ends[0] >= (1 - self.within) * ends[1]:
             about = f"Each {self.has} about {high.text} {self.place}{self._ratios([high])}."
             return f"{tie}. {about}" if self.everyone else f"{tie}: {names}. {about}"
-        first = f"{high.variant} {self.has} {high.text}"
         if len(best) <= MOST_NUMBERS:
+            first = f"{high.variant} {self.has} {high.text}"
             numbers = listed([first, *(f"{each.variant} {each.text}" for each in best[1:])])
             return f"{tie}: {self.place} {numbers}{self._ratios(best)}."
         above = self._ratios([high])
         below = f" ({times(low.ratio.value)})" if above and low.ratio is not None else ""
-        return f"{tie}: from {first} {self.place}{above}, to {low.variant} {low.text}{below}."
+        most = f"{high.variant}, which {self.has} {high.text} {self.place}{above}"
+        return f"{tie}, from {most}, to {low.variant} with {low.text}{below}."
 
     def _ratios(self, best: Sequence[Contender]) -> str:
         """Compare with the baseline; a single ratio has its interval."""

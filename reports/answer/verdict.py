@@ -170,9 +170,9 @@ def _ranking(
     best, tie = [winner, *level], f"are not distinguished with {in_words(sweep)}"
     gain = None if winner.against is None else winner.against.mean
     if base is not None and base is not winner and gain is not None:
-        if gain.value <= 1 + NEGLIGIBLE:
+        if abs(gain.value - 1) <= NEGLIGIBLE:
             best, tie = [winner, base], f"differ by at most {NEGLIGIBLE:.0%}"
-        elif gain.has_interval and not gain.differs_from_one:
+        elif gain.value < 1 or (gain.has_interval and not gain.differs_from_one):
             best.append(base)
     best.sort(key=mean_s)
     return Ranking(

@@ -51,7 +51,7 @@ def read_pin_events(cell: CellRun) -> list[EventRecord] | None:
 
 def pin_time(events: Iterable[EventRecord] | None, begin_s: float, end_s: float) -> PinTime:
     """Sum the pin time of a cell between two times. Pins without an end last until `end_s`.
-    `events`: of pins, or None for a cell without events."""
+    `events`: the events of pins, or None for a cell without events."""
     return PinTime(math.nan, math.nan) if events is None else _sum(events, begin_s, end_s)
 
 

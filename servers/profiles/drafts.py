@@ -1,8 +1,8 @@
 """Time and memory of speculative decoding (see `servers.speculation`), inferred from the model.
 
 A pass of the draft layers is one layer of the model and its output head, as in MTP and EAGLE. In a
-step of the model, their share of the time is taken to be their share of the weights. The KV of the
-draft layer is like one more layer.
+step of the model, their share of the time is taken to be their share of the weights. The draft
+layer keeps as much KV as one more layer.
 """
 
 from __future__ import annotations

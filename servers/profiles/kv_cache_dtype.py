@@ -54,8 +54,9 @@ def lacks_kernels(llm: Model, gpu: Hardware) -> bool:
 
 def _sparse(llm: Model, dtype: KvCacheDtype, gpu: Hardware | None) -> Model:
     """Return the model with the format that vLLM 0.32 selects by compute capability
-    (`vllm/platforms/cuda.py`, `_canonicalize_sparse_mla_kv_cache_dtype`). Of its kernels for FP8,
-    only GPUs of capability 10 read a byte per entry. A GPU of a file is taken for a Hopper."""
+    (`vllm/platforms/cuda.py`, `_canonicalize_sparse_mla_kv_cache_dtype`). Of its FP8
+    kernels, only the ones for capability 10 read a byte per entry. A GPU of a file is taken for a
+    Hopper."""
     if gpu is not None and lacks_kernels(llm, gpu):
         known = ", ".join(each.name for each in HARDWARE.values() if each.capability)
         raise DoesNotFit(

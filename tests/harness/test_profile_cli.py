@@ -12,7 +12,7 @@ import pytest
 from harness.calibrate import step_times
 from harness.calibrate.probe import Target
 from harness.calibrate.step_times import CalibrationTimes
-from harness.cli.commands.profile import _measure
+from harness.cli.commands.profile import _check_blocks, _measure
 from servers.basics.errors import InvalidInput
 from servers.profiles import HARDWARE, MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -123,6 +123,12 @@ def test_kv_bytes_follow_from_the_reported_format_and_the_gpu(
     llm, dtype = model_at_url(URL, model, "auto", reported, None if gpu is None else HARDWARE[gpu])
     assert llm.kv_bytes_per_token == llm.layers * (entry_bytes + 132)  # beside the indexer's key
     assert (dtype == KvCacheDtype.AUTO) == (reported == "auto")
+
+
+def test_a_model_whose_blocks_have_two_lengths_cannot_be_measured() -> None:
+    with pytest.raises(InvalidInput, match="gemma-4-26b-a4b: its blocks of KV have two lengths"):
+        _check_blocks(MODELS["gemma-4-26b-a4b"])
+    _check_blocks(MODELS["gpt-oss-20b"])
 
 
 def test_a_server_reports_fp8_as_vllm_resolves_it() -> None:

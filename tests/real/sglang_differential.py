@@ -198,7 +198,7 @@ def main(first: int = 0, count: int = 2000) -> int:
     print(
         f"{count} workloads, {seen['batches']} batches, {seen['finished']} turns, "
         f"{seen['preempted']} retractions in {time.monotonic() - started_s:.0f} s: "
-        f"{differ} unexplained differences"
+        f"{differ} differences"
     )
     return 1 if differ else 0
 

@@ -8,10 +8,12 @@ import pytest
 from msgspec import structs
 
 from reports.answer.caveats import caveats_of, of_results
+from reports.answer.headline import Contender, Ranking
 from reports.answer.provenance import basis
 from reports.answer.verdict import Answer, answer
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
+from reports.statistics.bootstrap import Estimate
 from reports.statistics.points import points
 from tests.reports.make_run import turn, workload, write_cell, write_sweep
 from tests.sentences import mentions
@@ -108,6 +110,27 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
     assert mentions(found.headline, *tie, "2.4x as fast as fcfs")
 
 
+def test_a_gain_that_is_not_certain_is_in_the_headline_with_its_interval() -> None:
+    ranking = Ranking(
+        [
+            Contender("continuum", 10.0, "10.0 s", Estimate(1.5, 0.9, 2.4)),
+            Contender("fcfs", 15.0, "15.0 s", None),
+        ],
+        everyone=False,
+        baseline="fcfs",
+        within=0.02,
+        tie="are not distinguished with 3 seeds",
+        noun="scheduler",
+        place="at 0.5 jobs/s",
+        has="has a mean JCT of",
+        is_better="is faster",
+    )
+    assert ranking.sentence() == (
+        "No scheduler is faster than fcfs, which has a mean JCT of 15.0 s at 0.5 jobs/s; it and "
+        "continuum are not distinguished with 3 seeds (continuum: 10.0 s, 1.5x, 95% CI 0.90–2.40)."
+    )
+
+
 def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Path) -> None:
     # The offsets of 20 jobs are 0 to 19 s, in another order for each variant: means 9.5 s higher.
     up = [float(k) for k in range(20)]
@@ -118,7 +141,12 @@ def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Pa
         **{name: idle(20 + k / 2, up[4 * k :] + up[: 4 * k]) for k, name in enumerate(names)},
     )
     found = answer_of(run)
-    ends = "continuum", "29.5 s at 0.5 jobs/s", "2.4x as fast as fcfs", "turnstile 31.5 s (2.2x)"
+    ends = (
+        "continuum",
+        "29.5 s at 0.5 jobs/s",
+        "2.4x as fast as fcfs",
+        "turnstile with 31.5 s (2.2x)",
+    )
     assert mentions(found.headline, "Five schedulers", "1 seed", *ends)
 
 

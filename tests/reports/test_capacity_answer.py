@@ -285,8 +285,8 @@ def test_of_many_winners_the_headline_names_the_highest_and_the_lowest() -> None
     )  # fmt: skip
     # The logs of b ÷ fcfs are 0.405, 0.742 and 0.615: 0.588 ± 2.776 · √(0.0778 ÷ 4) ÷ √3 = 0.224.
     answer = answer_of(found)
-    highest = "Five schedulers", "3 seeds", "a sustains 0.4 jobs/s", "2.0x", "fcfs", "1.8–2.2"
-    assert mentions(answer.headline, *highest, "b 0.36 jobs/s (1.8x)")
+    highest = "Five schedulers", "3 seeds", "from a, which sustains 0.4 jobs/s", "2.0x", "1.8–2.2"
+    assert mentions(answer.headline, *highest, "to b with 0.36 jobs/s (1.8x)")
     assert answer.winners == ("a", "c", "d", "e", "b")
 
 

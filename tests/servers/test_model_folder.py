@@ -116,6 +116,16 @@ def test_a_folder_is_loaded_unchanged_and_a_hugging_face_name_is_passed_to_vllm(
     assert resolve_model("org/model").path == "org/model"
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_every_listed_model_has_a_folder_with_its_longest_context(
+    name: str, tmp_path: Path
+) -> None:
+    found = resolve_model(name, cache=tmp_path)
+    limits = json.loads((Path(found.path) / "tokenizer_config.json").read_bytes())
+    assert found.max_context == limits["model_max_length"]
+    assert found.max_context
+
+
 def test_the_context_follows_from_kv_blocks_unless_layers_keep_states(tmp_path: Path) -> None:
     vllm = VllmInstallation("python", "0.32.0", cpu=False, torch=None, has_request_metrics=True)
     config = ServerConfig(kv_blocks=101)

@@ -302,6 +302,7 @@ def _measure_new_server(config: ServerConfig, settings: Server, within_s: float)
 
     gpu = HARDWARE.get(listed_gpu(next(iter(gpu_names()), "")) or "")
     llm = served_model(config.model, config.weights, config.kv_cache_dtype, gpu)
+    _check_blocks(llm)
     with running_servers(config, fresh_folder("profile"), settings) as ([server], _):
         return _measure(server.base_url, server.info, config, llm, within_s, server)
 
@@ -321,7 +322,19 @@ def _measure_url(url: str, machine: Machine, config: ServerConfig, within_s: flo
     info = describe(base_url := server_url(url, "--url"))
     reported = info.cache_config.get("cache_dtype", "auto")
     llm, dtype = model_at_url(base_url, machine.model or info.model, config.weights, reported, gpu)
+    _check_blocks(llm)
     return _measure(base_url, info, replace(config, kv_cache_dtype=dtype), llm, within_s)
+
+
+def _check_blocks(llm: Model) -> None:
+    """Raise InvalidInput for a model whose KV memory the number of blocks does not tell."""
+    from servers.profiles.kv_groups import EVEN, pool
+
+    if pool(llm, 1, 16).lengths != EVEN:
+        raise InvalidInput(
+            f"--model {llm.name}: its blocks of KV have two lengths, which a measured profile does "
+            "not state; use --from aiconfigurator, or an analytic profile"
+        )
 
 
 def _measure(

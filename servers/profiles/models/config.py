@@ -666,12 +666,12 @@ def _kept(
 
 def _windows(fields: Fields, traits: Architecture, layers: int) -> list[int | None]:
     """Return the window of each layer; None for those that attend to all tokens."""
-    shared = fields.count("num_kv_shared_layers", default=0, least=0)
-    if shared or fields.count("hidden_size_per_layer_input", default=0, least=0):
-        raise fields.problem(
-            "num_kv_shared_layers", shared, "layers that share KV, and embeddings per layer "
-            "(hidden_size_per_layer_input), are not supported; both must be 0"
-        )  # fmt: skip
+    for name, what in (
+        ("num_kv_shared_layers", "layers that share KV"),
+        ("hidden_size_per_layer_input", "embeddings per layer"),
+    ):
+        if count := fields.count(name, default=0, least=0):
+            raise fields.problem(name, count, f"{what} are not supported; it must be 0")
     if traits.latent or traits.states:
         return [None] * layers
     if traits.window_switch and not fields.flag("use_sliding_window"):
@@ -704,7 +704,8 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> list[int | No
 
 def _max_model_len(fields: Fields) -> int:
     """Return the longest context. YaRN multiplies the length that the model was trained with."""
-    longest = fields.count("model_max_length", "max_position_embeddings")
+    has_other = fields.get("model_max_length") is not None
+    longest = fields.count("model_max_length" if has_other else "max_position_embeddings")
     scaling = fields.inner("rope_scaling") or fields.inner("rope_parameters")
     kind = scaling.get("rope_type", scaling.get("type"))
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")

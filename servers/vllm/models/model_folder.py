@@ -30,7 +30,7 @@ from servers.profiles.machines.gpus import Hardware
 from servers.profiles.models.config import keeps_states, model_of
 from servers.profiles.models.files import model_name, read_config
 from servers.vllm.models import tiny_model
-from servers.vllm.models.tiny_model import TINY_CONFIG
+from servers.vllm.models.tiny_model import TINY_CONFIG, stated_context
 
 TEXT_MODELS = {
     "gemma3_text": "Gemma3ForCausalLM",
@@ -81,7 +81,6 @@ ORDINARY_TOKENS = (1000, 20000)
 """Token ids that are not special tokens in common tokenizers; the end is exclusive."""
 BYTES = (0, 256)
 """Token ids of the byte-level tokenizer of `tiny_model`; the end is exclusive."""
-LIMITS = ("max_position_embeddings", "vocab_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
             raise InvalidInput(f"--weights random: only tiny has them; use dummy for {model}")
         folder = _cached(model, CONFIGS[model], random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
-        longest = CONFIGS[model]["max_position_embeddings"]
+        longest = stated_context(CONFIGS[model])
         states = keeps_states(CONFIGS[model])
         return ResolvedModel(model, str(folder), flags, longest, BYTES, states=states)
     if weights == "random":
@@ -124,14 +123,15 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
     if path.suffix == ".json":
         config, name = text_config(read_config(model).fields), model_name(model)
         folder = _cached(name, config, False, cache or cache_folder())
-        longest = config.get("max_position_embeddings")
+        longest = stated_context(config)
         flags = ("--dtype", "bfloat16", "--load-format", "dummy")
         states = keeps_states(config)
         return ResolvedModel(name, str(folder), flags, longest, BYTES, states=states)
     if (path / "config.json").is_file():
         config = _config(path)
         text = config.get("text_config", config)
-        longest, tokens = (n if isinstance(n := text.get(each), int) else None for each in LIMITS)
+        limits = stated_context(text), text.get("vocab_size")
+        longest, tokens = (each if isinstance(each, int) else None for each in limits)
         first, end = ORDINARY_TOKENS
         vocabulary = (first, min(end, tokens)) if tokens and tokens > 2 * first else ORDINARY_TOKENS
         path = path.resolve()

@@ -116,13 +116,18 @@ def _byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(BYTES)]
 
 
+def stated_context(config: Mapping[str, Any]) -> Any:
+    """Return the longest context that a config.json states, as vLLM reads it; None without one."""
+    return config.get("model_max_length") or config.get("max_position_embeddings")
+
+
 def _tokenizer_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|begin|>",
         "eos_token": "<|end|>",
         "pad_token": "<|pad|>",
-        "model_max_length": config["max_position_embeddings"],
+        "model_max_length": stated_context(config),
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
     }
