@@ -399,8 +399,10 @@ class PolicyRunner(Generic[Turn, KV]):
     def would_reclaim(self, head: Turn, other_turns: int) -> bool:
         """Return whether a pin may be released for a waiting turn that lacks blocks. The policy is
         asked if it gave up none the last time; if it did, its answer may take long."""
-        if not other_turns or not self.may_reclaim(other_turns):
-            return not other_turns
+        if not other_turns:
+            return True
+        if not self.may_reclaim(other_turns):
+            return False
         if self._gave_pins:
             return True
         offered = self.pins.offered(head.view.program_id)
