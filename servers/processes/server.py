@@ -110,7 +110,7 @@ class ServerProcess(ABC):
                     return
             waited_s = time.monotonic() - started_s
             if waited_s > within_s:
-                raise self.failed(f"was not healthy after {within_s:g} s")
+                raise self.failure() or self.failed(f"was not healthy after {within_s:g} s")
             on_progress(waited_s, (self.lines(self.log) or [""])[-1])
             time.sleep(POLL_S)
 

@@ -49,7 +49,7 @@ def sweeps(bench: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sw
             bench, root / "stop", "fcfs", [TURNS, "killed", "killed"], *REPLAY, "--on-error", "stop"
         ),
         "start": of_vllm(
-            bench, root / "start", "fcfs", _keys(AT_START), *REPLAY, "--ready-within-s", "5"
+            bench, root / "start", "fcfs", _keys(AT_START), *REPLAY, "--ready-within-s", "25"
         ),
         "tier": of_vllm(bench, root / "tier", "lmcache", _keys(TIER), *REPLAY, "--offload-gb", "1"),
         "replicas": of_vllm(
