@@ -23,7 +23,7 @@ from rich.progress import (
 
 from servers.basics.text import one_line
 
-PLAIN_INTERVAL_S, ANSWER_INTERVAL_S = 5.0, 15.0
+INTERVAL_S = 5.0
 
 
 class SweepProgress:
@@ -83,7 +83,7 @@ class SweepProgress:
         """Print an interim answer if there is a new one, at most every few seconds."""
         now_s = time.monotonic()
         if now_s >= self._next_answer_s and (line := so_far()) not in ("", self._answer):
-            self._answer, self._next_answer_s = line, now_s + ANSWER_INTERVAL_S
+            self._answer, self._next_answer_s = line, now_s + INTERVAL_S
             self._print(line)
 
     def started(self, cell: str) -> None:
@@ -120,7 +120,7 @@ class SweepProgress:
                 self._task, completed=self.turns, description=self._counts(), running=running
             )
             return
-        old = time.monotonic() - self._printed_at_s >= PLAIN_INTERVAL_S
+        old = time.monotonic() - self._printed_at_s >= INTERVAL_S
         if at_once or old or (self.ended == self.cells and self._found is None):
             self._print(self._line())
 

@@ -159,7 +159,7 @@ def test_the_numbers_are_printed_at_the_rate_of_the_answer_or_in_full_at_all(
 def test_during_a_search_the_capacities_found_so_far_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.sweep.progress.ANSWER_INTERVAL_S", 0.0)
+    monkeypatch.setattr("harness.sweep.progress.INTERVAL_S", 0.0)
     run_sweep(search_plan("fcfs,continuum"), tmp_path / "run", workers=1)
     found = {each.variant: each.load for each in found_in(tmp_path / "run").found}
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("so far in jobs/s: ")]
