@@ -26,7 +26,6 @@ from servers.basics.json_object import JsonObject
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
@@ -222,7 +221,7 @@ class Reach:
             hardware_name, model_name, gpus=gpus, kv_cache_dtype=kv_cache_dtype
         )
         longest = model(model_name).max_model_len
-        return cls(longest, max(longest, kv_tokens_of(profile, step_tokens)))
+        return cls(longest, max(longest, profile.kv_tokens(step_tokens, profile.max_model_len)))
 
 
 def evaluate(

@@ -16,7 +16,6 @@ from servers.basics.errors import InvalidInput
 from servers.profiles import Profile
 from servers.profiles.end_to_end import end_to_end_error
 from servers.profiles.files import tables_of
-from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.measured import Errors, Measured, prompt_name
 from servers.profiles.reference_steps import ReferenceStep, beside_tables, reference_steps
 from servers.profiles.shipped import shipped_steps
@@ -128,7 +127,7 @@ def show_profile(machine: Machine, as_json: bool) -> None:
     points = reference_steps(profile, machine.step_tokens)
     if steps:
         points = beside_tables(points, profile, steps.reference_ms)
-    kv_tokens = kv_tokens_of(profile, machine.step_tokens)
+    kv_tokens = profile.kv_tokens(machine.step_tokens, profile.max_model_len)
     if as_json:
         document = {
             "hardware": profile.hardware,

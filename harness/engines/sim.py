@@ -33,7 +33,7 @@ from servers.profiles.files import (
     profile_of_file,
 )
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.kv_groups import EVEN, FULL_ATTENTION, keeps_states, longest_turn
+from servers.profiles.kv_memory import EVEN, FULL_ATTENTION
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
@@ -95,16 +95,7 @@ class SimEngine:
     def longest(self) -> Longest:
         profiles = (self.profile, self.profile_with_offload) if self.offloads else (self.profile,)
         tokens = min(
-            min(
-                profile.max_model_len,
-                longest_turn(
-                    profile.kv_groups,
-                    profile.kv_blocks,
-                    self.limits.step_tokens,
-                    profile.block_tokens,
-                    profile.block_lengths,
-                ),
-            )
+            min(profile.max_model_len, profile.longest_turn(self.limits.step_tokens))
             for profile in profiles
         )
         if tokens == self.model_limit:
@@ -218,7 +209,7 @@ def resolve_sim(settings: SweepSettings) -> Resolved:
 
 
 def _check_tier(server: Server, profile: Profile, variant: Variant) -> None:
-    if variant.offload is not None and keeps_states(profile.kv_groups):
+    if variant.offload is not None and profile.keeps_states:
         raise InvalidInput(
             f"{variant.name}: has an offload tier, which stores no states of layers, and "
             f"{profile.model} has such layers; remove it from --policies"

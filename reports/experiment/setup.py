@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from servers.basics.phrasing import listed
-from servers.profiles.kv_groups import kv_tokens
+from servers.profiles.kv_memory import KvMemory
 from servers.records.settings import LimitsRecord, ProfileRecord
 from servers.records.sweep import SweepRecord
 
@@ -107,8 +107,9 @@ def _kv_tokens(profile: ProfileRecord, limits: LimitsRecord) -> int | None:
     blocks, step, block = profile.kv_blocks, limits.step_tokens, profile.block_tokens
     if blocks is None or step is None or block is None or profile.max_model_len is None:
         return None
-    longest, lengths = profile.max_model_len, profile.block_lengths
-    return kv_tokens(profile.kv_groups, blocks, step, block, longest, lengths)
+    groups, lengths = profile.kv_groups, profile.block_lengths
+    memory = KvMemory(blocks, block, kv_groups=groups, block_lengths=lengths)
+    return memory.kv_tokens(step, profile.max_model_len)
 
 
 def _step_times(sweep: SweepRecord, profile: ProfileRecord) -> str:

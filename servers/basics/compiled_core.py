@@ -47,6 +47,7 @@ MODULES = (
     "servers/policies/**/*.py",
     "servers/routers/*.py",
     "servers/profiles/drafts.py",
+    "servers/profiles/kv_memory.py",
     "servers/profiles/profile.py",
     "servers/profiles/rebuild.py",
     "servers/sim/*.py",

@@ -14,7 +14,7 @@ from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, StepTimes, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import longest_turn, without_windows
+from servers.profiles.kv_memory import FULL_ATTENTION
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.machines.gpu_file import hardware as find_hardware
 from servers.profiles.measured import Measured
@@ -157,18 +157,21 @@ def profile_of_file(
         ahead=measured.schedules_ahead if is_measured else scheduling.ahead,
         offload=offload,
     )
-    if offload:
-        profile = without_windows(profile)
-    blocks = profile.kv_blocks if kv_blocks is None else kv_blocks
-    capacity = longest_turn(profile.kv_groups, blocks, STEP_TOKENS, profile.block_tokens)
+    if offload and not profile.keeps_states:  # Then every layer keeps all tokens.
+        blocks = profile.kv_blocks // len(profile.kv_groups)
+        profile = replace(profile, kv_groups=FULL_ATTENTION, kv_blocks=blocks)
+    if kv_blocks is not None:
+        profile = replace(profile, kv_blocks=kv_blocks)
+    capacity = profile.longest_turn(STEP_TOKENS)
     if max_model_len is not None and max_model_len > capacity:
         raise DoesNotFit(
-            f"--max-model-len {max_model_len}: {blocks} KV blocks of {profile.block_tokens} tokens "
-            f"hold one request of {capacity}; give at most that, or more --kv-blocks"
+            f"--max-model-len {max_model_len}: {profile.kv_blocks} KV blocks of "
+            f"{profile.block_tokens} tokens hold one request of {capacity}; give at most that, or "
+            "more --kv-blocks"
         )
     if max_model_len is None:
         max_model_len = min(profile.max_model_len, capacity)
-    return replace(profile, kv_blocks=blocks, max_model_len=max_model_len)
+    return replace(profile, max_model_len=max_model_len)
 
 
 def notes_for(

@@ -1,141 +1,21 @@
-"""Counts KV blocks of models with several kinds of layers like vLLM's hybrid KV cache manager.
-
-vLLM (0.32, `vllm/v1/core/kv_cache_utils.py`) splits the layers of each kind into groups of equal
-numbers of layers, so that a block has the same size in every group, and all groups take blocks from
-one pool. A group is written as its window in tokens, None for full attention, `STATE` or
-`STATE_INSIDE` for layers that keep a state of constant size, or -n for layers that attend within
-chunks of n tokens, n > 1. Counts are in blocks of the pool.
-
-If a token has fewer or more bytes in the layers with a window than in those without, the blocks of
-one kind hold more tokens (`unify_kv_cache_spec_page_size`). `Lengths` are those of a block with
-full attention and of each other block, in multiples of the profile's `block_tokens`; one is 1.
-"""
+"""Computes the KV groups and the block size of a model, as vLLM (0.32) plans them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from servers.basics.errors import InvalidInput
+from servers.profiles.kv_memory import (
+    EVEN,
+    FULL_ATTENTION,
+    STATE,
+    STATE_INSIDE,
+    Groups,
+    Lengths,
+    is_chunk,
+)
 from servers.profiles.models.shape import Model
-from servers.profiles.profile import Profile
-
-Groups = tuple[int | None, ...]
-Lengths = tuple[int, int]
-
-EVEN: Final[Lengths] = (1, 1)
-FULL_ATTENTION: Groups = (None,)
-STATE: Final = 0
-STATE_INSIDE: Final = -1
-"""Layers whose kernels save the state at a block boundary inside a chunk, as Mamba 2's do."""
-CONCURRENT_STEPS = 2
-"""Number of steps that vLLM schedules before the first of them ends. It reserves window blocks for
-them when it reports the KV memory in tokens."""
-
-
-def most_window_blocks(window: int, step_tokens: int, block_tokens: int) -> int:
-    """Return the maximum number of blocks that one turn needs in a window group: the blocks of a
-    window and of the tokens in flight, and one because the window may begin inside a block, as a
-    chunk does not. In a state group: those with the states before, after and perhaps inside a
-    step."""
-    if is_state(window):
-        return 2 - window
-    if is_chunk(window):
-        return -(-(step_tokens - window) // block_tokens)
-    return -(-(window - 1 + step_tokens) // block_tokens) + 1
-
-
-def turn_blocks(
-    groups: Groups, tokens: int, step_tokens: int, block_tokens: int, lengths: Lengths = EVEN
-) -> int:
-    """Return the number of blocks that must be free for a turn of `tokens` tokens that runs alone,
-    in steps of at most `step_tokens` tokens."""
-    full, local = (block_tokens * length for length in lengths)
-    return sum(
-        -(-tokens // full)
-        if window is None
-        else min(-(-tokens // local), most_window_blocks(window, step_tokens, local))
-        for window in groups
-    )
-
-
-def longest_turn(
-    groups: Groups, kv_blocks: int, step_tokens: int, block_tokens: int, lengths: Lengths = EVEN
-) -> int:
-    """Return the number of tokens of the longest turn that the pool can hold."""
-    if len(groups) == 1:
-        return kv_blocks * block_tokens
-    fits, too_long = 0, kv_blocks * max(lengths) + 1
-    while too_long - fits > 1:
-        middle = (fits + too_long) // 2
-        tokens = middle * block_tokens
-        if turn_blocks(groups, tokens, step_tokens, block_tokens, lengths) <= kv_blocks:
-            fits = middle
-        else:
-            too_long = middle
-    return fits * block_tokens
-
-
-def kv_tokens_of(profile: Profile, step_tokens: int) -> int:
-    """Return the KV memory of a profile in tokens, as vLLM prints it."""
-    return kv_tokens(
-        profile.kv_groups,
-        profile.kv_blocks,
-        step_tokens,
-        profile.block_tokens,
-        profile.max_model_len,
-        profile.block_lengths,
-    )
-
-
-def kv_tokens(
-    groups: Groups,
-    kv_blocks: int,
-    step_tokens: int,
-    block_tokens: int,
-    max_model_len: int,
-    lengths: Lengths = EVEN,
-) -> int:
-    """Return the number of turns of `max_model_len` tokens that the pool can hold, times that
-    length."""
-    if len(groups) == 1:
-        return kv_blocks * block_tokens
-    full, local = (block_tokens * length for length in lengths)
-    per_turn = 0
-    for window in groups:
-        if window is None:
-            per_turn += -(-max_model_len // full)
-        elif is_state(window):
-            per_turn += most_window_blocks(window, step_tokens, local)
-        elif is_chunk(window):
-            kept = min(CONCURRENT_STEPS * step_tokens - window, max_model_len)
-            per_turn += -(-kept // local)
-        else:
-            kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, max_model_len)
-            per_turn += -(-kept // local) + 1
-    return int(kv_blocks / per_turn * max_model_len)
-
-
-def is_state(group: int | None) -> bool:
-    return group in (STATE, STATE_INSIDE)
-
-
-def is_chunk(group: int | None) -> bool:
-    return group is not None and group < STATE_INSIDE
-
-
-def keeps_states(groups: Groups) -> bool:
-    return any(map(is_state, groups))
-
-
-def without_windows(profile: Profile) -> Profile:
-    """Return the profile of an engine in which every layer keeps all tokens in the same memory. No
-    engine keeps all states, so that a profile with states is unchanged."""
-    if keeps_states(profile.kv_groups):
-        return profile
-    groups = len(profile.kv_groups)
-    return replace(profile, kv_groups=FULL_ATTENTION, kv_blocks=profile.kv_blocks // groups)
 
 
 def groups_of(llm: Model) -> tuple[Groups, int]:

@@ -18,7 +18,7 @@ from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.kv_groups import FULL_ATTENTION, STATE, STATE_INSIDE, Groups, keeps_states
+from servers.profiles.kv_memory import FULL_ATTENTION, STATE, STATE_INSIDE, Groups, is_state
 from servers.profiles.machines.gpus import PCIE4_X16
 from servers.profiles.profile import Profile, profile_of
 from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S
@@ -134,7 +134,7 @@ class Measured(StrictModel):
     @classmethod
     def _supported(cls, groups: Groups) -> Groups:
         others = [group for group in groups if group is None or group > STATE]
-        if not groups or (keeps_states(groups) and others != [None]):
+        if not groups or (any(map(is_state, groups)) and others != [None]):
             raise ValueError("must have groups, and one of full attention alone beside states")
         return groups
 

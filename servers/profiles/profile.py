@@ -1,4 +1,4 @@
-"""Defines the step times and the KV capacity of an engine, from which virtual time is computed.
+"""Defines the step times and the KV memory of an engine, from which virtual time is computed.
 
 `Profile` has whole picoseconds and blocks. `roofline` derives one from published peaks, and
 `measured` from a live engine's times. `TableProfile` has the larger step formula, for operator
@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from servers.basics.errors import UnknownProfile
 from servers.basics.nearest import did_you_mean
+from servers.profiles.kv_memory import KvMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class WindowTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """Step times and KV capacity of one model on one machine.
+class Profile(KvMemory):
+    """Step times and KV memory of one model on one machine.
 
     The duration in picoseconds of a step that computes T tokens of S turns, whose decodes read C
     context tokens and whose prefill chunks have P query-key pairs, is
@@ -72,8 +73,6 @@ class Profile:
     hardware: str
     model: str
     provenance: Literal["analytic", "measured", "operator-table"]
-    kv_blocks: int
-    block_tokens: int
     max_model_len: int
     kv_bytes_per_token: int
     base_ps: int
@@ -91,12 +90,6 @@ class Profile:
     dram_bytes_per_s: float
     """Bandwidth from host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
-    kv_groups: tuple[int | None, ...] = field(default=(None,), kw_only=True)
-    """The groups of layers with their own KV blocks, in vLLM's order: the sliding window in tokens,
-    None for full attention, a state or a chunk (`servers.profiles.kv_groups`)."""
-    block_lengths: tuple[int, int] = field(default=(1, 1), kw_only=True)
-    """Lengths of a block with full attention and of one with a window, in `block_tokens`; one of
-    them is 1."""
     load_ps: int = field(default=0, kw_only=True)
     """CPU time of the admission of a turn that loads KV from a tier. The step of its batch takes
     this much longer, and the read starts after it."""

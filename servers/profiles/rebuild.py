@@ -13,7 +13,6 @@ from servers.basics.clock import seconds
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles.drafts import decode_token_s
-from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.profile import Profile
 from servers.speculation import Speculation
 
@@ -59,6 +58,6 @@ def costs(
         prefill_s=partial(prefill_s, profile, step_tokens),
         reload_s=partial(reload_s, profile) if offload else None,
         step_tokens=step_tokens,
-        kv_tokens=kv_tokens_of(profile, step_tokens),
+        kv_tokens=profile.kv_tokens(step_tokens, profile.max_model_len),
         decode_step_s=decode,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.profile import Profile
 
 PREFILLS = ((8192, 0), (32768, 0), (1024, 31744))
@@ -71,7 +70,7 @@ def reference_steps(profile: Profile, step_tokens: int) -> list[ReferenceStep]:
         )
         for tokens, cached, batch, context in MIXED
     ]
-    kv_tokens = kv_tokens_of(profile, step_tokens)
+    kv_tokens = profile.kv_tokens(step_tokens, profile.max_model_len)
     return [replace(each, fits=_fits(each.what, profile, kv_tokens)) for each in points]
 
 

@@ -7,6 +7,7 @@ docs/reference/profiles.md has their sources and compares them with measurements
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from servers.admission import STEP_TOKENS
@@ -14,7 +15,8 @@ from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.kv_cache_dtype import KvCacheDtype, lacks_kernels, with_kv_cache
-from servers.profiles.kv_groups import block_tokens_of, longest_turn, pool, turn_blocks
+from servers.profiles.kv_groups import block_tokens_of, pool
+from servers.profiles.kv_memory import KvMemory
 from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.models.listed import model
@@ -73,8 +75,8 @@ def analytic_profile(
     block_tokens = block_tokens_of(llm, n, block_tokens)
     groups, block_bytes, lengths = pool(llm, n, block_tokens, windows=not offload)
     blocks = budget // block_bytes if kv_blocks is None else kv_blocks
-    capacity = longest_turn(groups, blocks, STEP_TOKENS, block_tokens, lengths)
-    longest = min(llm.max_model_len, capacity)
+    memory = KvMemory(blocks, block_tokens, kv_groups=groups, block_lengths=lengths)
+    longest = min(llm.max_model_len, memory.longest_turn(STEP_TOKENS))
     if max_model_len is not None and max_model_len > longest:
         raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold "
@@ -85,12 +87,9 @@ def analytic_profile(
         "hardware": gpu.name,
         "model": llm.name,
         "provenance": "analytic",
-        "kv_blocks": blocks,
-        "block_tokens": block_tokens,
+        **asdict(memory),
         "max_model_len": longest if max_model_len is None else max_model_len,
         "kv_bytes_per_token": llm.kv_bytes_per_token_on(n),
-        "kv_groups": groups,
-        "block_lengths": lengths,
         "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
         "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
         **_step_ps(gpu, llm, n),
@@ -215,7 +214,8 @@ def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
         return False
     block_tokens = block_tokens_of(llm, gpus, 16)
     groups, block_bytes, lengths = pool(llm, gpus, block_tokens)
-    needed = turn_blocks(groups, MIN_CONTEXT_TOKENS, STEP_TOKENS, block_tokens, lengths)
+    memory = KvMemory(0, block_tokens, kv_groups=groups, block_lengths=lengths)
+    needed = memory.turn_blocks(MIN_CONTEXT_TOKENS, STEP_TOKENS)
     return kv_budget_bytes(gpu, llm, gpus, utilization) >= needed * block_bytes
 
 
@@ -302,16 +302,9 @@ def notes(
             "time"
         )
     if profile.max_model_len < llm.max_model_len:
-        room = longest_turn(
-            profile.kv_groups,
-            profile.kv_blocks,
-            STEP_TOKENS,
-            profile.block_tokens,
-            profile.block_lengths,
-        )
         notes.append(
             f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "
-            f"the KV blocks have room for {room}"
+            f"the KV blocks have room for {profile.longest_turn(STEP_TOKENS)}"
         )
     if llm.gpus is None:
         fewest = default_gpus(gpu, llm)

@@ -14,7 +14,7 @@ A chunk must be a whole number of blocks.
 
 from __future__ import annotations
 
-from servers.profiles.kv_groups import Groups
+from servers.profiles.kv_memory import Groups
 from servers.sim.window_blocks import Content
 from servers.sim.windows import WindowKV, WindowOwner
 

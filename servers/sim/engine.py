@@ -15,7 +15,6 @@ from servers.admission import Limits
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Policy
 from servers.profiles import Profile
-from servers.profiles.kv_groups import keeps_states
 from servers.records.turns import EventRecord
 from servers.sim.batching import Batch
 from servers.sim.decodes import WindowDecodes
@@ -58,7 +57,7 @@ class Engine:
             )
         kind: type[Scheduler] = Scheduler
         if len(profile.kv_groups) > 1:
-            kind = StateScheduler if keeps_states(profile.kv_groups) else WindowScheduler
+            kind = StateScheduler if profile.keeps_states else WindowScheduler
         if limits.speculate is not None:
             kind = SpeculativeScheduler
         self.scheduler = kind(policy, profile, limits, tiers, emit)

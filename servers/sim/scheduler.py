@@ -20,7 +20,6 @@ from servers.admission import Admission, Limits
 from servers.policies.base import Policy
 from servers.policies.runner import Emit, PolicyRunner
 from servers.profiles import Profile
-from servers.profiles.kv_groups import kv_tokens_of
 from servers.programs import PromptStart, blocks_to_repeat
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import BlockOwner, DeviceKV
@@ -51,7 +50,7 @@ class Scheduler:
         self._policy = policy
         self._block = profile.block_tokens
         self._kv_blocks = profile.kv_blocks
-        self._kv_tokens = kv_tokens_of(profile, limits.step_tokens)
+        self._kv_tokens = profile.kv_tokens(limits.step_tokens, profile.max_model_len)
         self._load_ps, self._load_token_ps = profile.load_ps, profile.load_token_ps
         self._step_tokens, self._max_num_seqs = limits.step_tokens, limits.max_num_seqs
         self._first_chunk = limits.admission == Admission.FIRST_CHUNK

@@ -15,7 +15,6 @@ from servers.basics.errors import InvalidInput
 from servers.policies.base import Future, Request
 from servers.policies.runner import EngineTurn
 from servers.profiles import Profile
-from servers.profiles.kv_groups import longest_turn
 from servers.programs import PromptStart
 from servers.sim.kv import BlockOwner, Path, shares_blocks
 
@@ -85,17 +84,7 @@ def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> 
             f"program {submission.program_id}: a turn of {prompt} prompt and {output} output "
             "tokens; both must be at least 1"
         )
-    room = profile.max_model_len
-    capacity = profile.kv_blocks * profile.block_tokens
-    if len(profile.kv_groups) > 1:
-        capacity = longest_turn(
-            profile.kv_groups,
-            profile.kv_blocks,
-            step_tokens,
-            profile.block_tokens,
-            profile.block_lengths,
-        )
-    room = min(room, capacity)
+    room = min(profile.max_model_len, profile.longest_turn(step_tokens))
     if prompt + output > room:
         raise InvalidInput(
             f"program {submission.program_id}: a turn of {prompt + output} tokens does not fit "

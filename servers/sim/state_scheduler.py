@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from servers.admission import Limits
 from servers.profiles import Profile
-from servers.profiles.kv_groups import STATE_INSIDE
+from servers.profiles.kv_memory import STATE_INSIDE
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import DeviceKV
 from servers.sim.reloads import BlockDemand

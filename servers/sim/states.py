@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from servers.profiles.kv_groups import Groups
+from servers.profiles.kv_memory import Groups
 from servers.sim.kv import BlockOwner, Path
 from servers.sim.window_blocks import Content
 from servers.sim.windows import WindowKV, WindowOwner

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import cast
 
 from servers.profiles import Profile
-from servers.profiles.kv_groups import is_chunk, most_window_blocks
+from servers.profiles.kv_memory import is_chunk, most_window_blocks
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.chunks import ChunkKV
 from servers.sim.kv import BlockOwner, DeviceKV

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple, cast
 
-from servers.profiles.kv_groups import EVEN, Lengths
+from servers.profiles.kv_memory import EVEN, Lengths
 from servers.sim.kv import BlockOwner, DeviceKV, Path
 from servers.sim.window_blocks import Block, Content
 
@@ -92,7 +92,7 @@ class WindowKV(DeviceKV):
         lengths: Lengths = EVEN,
     ) -> None:
         """`windows`: of each group in vLLM's order, in tokens; exactly one is None, and the others,
-        if there are any, are equal. `lengths`: as in `Profile.block_lengths`."""
+        if there are any, are equal. `lengths`: as in `KvMemory.block_lengths`."""
         super().__init__(blocks)
         self.groups = len(windows)
         self._is_full = [window is None for window in windows]

@@ -4,7 +4,8 @@ import pytest
 
 from servers.basics.errors import UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Hardware, Model, analytic_profile, hardware, model
-from servers.profiles.kv_groups import Groups, groups_of, kv_tokens_of, pool
+from servers.profiles.kv_groups import groups_of, pool
+from servers.profiles.kv_memory import Groups
 from servers.profiles.models.config import model_of
 from servers.profiles.roofline import GPU_MEMORY_UTILIZATION, kv_budget_bytes
 from servers.vllm.launch.command_line import listed_gpu
@@ -65,7 +66,7 @@ def test_a_block_of_gemma_is_that_of_one_group_and_its_pool_has_as_many_as_fit()
     assert profile.kv_blocks == budget // (8 * 8192 * 16)
     # 131,072 tokens are 8,192 blocks of the global layers; each local group has room for a window
     # and two steps of 2,048 tokens, which are 5,119 tokens or 320 blocks, and one more.
-    tokens = kv_tokens_of(profile, step_tokens=2048)
+    tokens = profile.kv_tokens(2048, 131_072)
     assert tokens == int(profile.kv_blocks / (8192 + 5 * 321) * 131_072)
 
 

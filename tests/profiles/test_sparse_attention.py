@@ -11,7 +11,8 @@ import pytest
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles import MODELS, analytic_profile, hardware, notes
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import FULL_ATTENTION, block_tokens_of
+from servers.profiles.kv_groups import block_tokens_of
+from servers.profiles.kv_memory import FULL_ATTENTION
 from servers.profiles.models.config import model_of
 from tests.sentences import mentions
 

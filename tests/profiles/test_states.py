@@ -15,7 +15,8 @@ import pytest
 from servers.basics.errors import CannotShare, InvalidInput
 from servers.profiles import MODELS, analytic_profile, model
 from servers.profiles.files import notes_for, profile_for
-from servers.profiles.kv_groups import STATE, STATE_INSIDE, block_tokens_of, groups_of, kv_tokens_of
+from servers.profiles.kv_groups import block_tokens_of, groups_of
+from servers.profiles.kv_memory import STATE, STATE_INSIDE
 from servers.profiles.models.config import model_of
 
 QWEN3_NEXT: Mapping[str, Any] = {
@@ -211,7 +212,7 @@ def test_a_turn_in_a_step_reads_and_writes_its_states(tmp_path: Path) -> None:
     assert profile.sequence_ps == pytest.approx(states_ps + 14e6, rel=1e-3)
     # A turn of 262,144 tokens has 482 blocks of attention and two in each group of states.
     per_turn = 482 + 3 * 2
-    assert kv_tokens_of(profile, 2048) == int(profile.kv_blocks / per_turn * 262_144)
+    assert profile.kv_tokens(2048, 262_144) == int(profile.kv_blocks / per_turn * 262_144)
 
 
 def test_a_prompt_takes_at_least_65_ns_per_token_and_layer_with_a_delta_net(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from servers.profiles import WindowTimes
-from servers.profiles.kv_groups import kv_tokens, turn_blocks
+from servers.profiles.kv_memory import KvMemory
 from servers.sim import Segment
 from servers.sim.chunks import ChunkKV
 from tests.sim.test_windows import chain, turn
@@ -79,9 +79,10 @@ def test_copies_of_the_same_block_are_kept_as_in_vllm() -> None:
 
 def test_a_turn_needs_a_chunk_and_a_step_beside_its_full_attention() -> None:
     # A step of 40 tokens that begins at the last token of a chunk of 64: 104 tokens, 7 blocks.
-    assert turn_blocks((-64, None), 1000, 40, BLOCK) == 63 + 7
+    memory = KvMemory(720, BLOCK, kv_groups=(-64, None))
+    assert memory.turn_blocks(1000, 40) == 63 + 7
     # vLLM counts two steps in flight: 63 blocks of 1,000 tokens, and 9 for 64 + 2 × 40.
-    assert kv_tokens((-64, None), 720, 40, BLOCK, 1000) == 10_000
+    assert memory.kv_tokens(40, 1000) == 10_000
 
 
 def test_a_token_attends_to_those_before_it_in_its_chunk() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.basics.errors import InvalidInput
-from servers.profiles.kv_groups import STATE, STATE_INSIDE, Groups, kv_tokens, turn_blocks
+from servers.profiles.kv_memory import STATE, STATE_INSIDE, Groups, KvMemory
 from servers.sim import Engine, Limits, Offload, Segment, Submission
 from servers.sim.states import StateKV, StateOwner
 from servers.variants import make_policy, variant
@@ -156,8 +156,9 @@ def test_an_offload_tier_is_refused_since_it_stores_no_states() -> None:
 
 def test_kv_tokens_count_two_states_of_a_turn_and_one_more_if_kernels_save_them_inside() -> None:
     # A turn of 1,600 tokens has 100 blocks of attention, and 2 or 3 in each of two other groups.
-    assert kv_tokens((STATE, STATE, None), 1040, 256, BLOCK, 1600) == 16_000
-    assert kv_tokens((STATE_INSIDE, STATE_INSIDE, None), 1060, 256, BLOCK, 1600) == 16_000
+    for blocks, state in ((1040, STATE), (1060, STATE_INSIDE)):
+        memory = KvMemory(blocks, BLOCK, kv_groups=(state, state, None))
+        assert memory.kv_tokens(256, 1600) == 16_000
 
 
 @given(
@@ -170,12 +171,8 @@ def test_strides_equal_single_steps_and_leave_no_blocks(
     world: World, groups: Groups, block: int, policy: str
 ) -> None:
     largest = max(p.peak_context_tokens for p in world.programs)
-    blocks = turn_blocks(groups, largest, world.limits.step_tokens, block)
-    sizes: dict[str, Any] = {
-        "kv_blocks": blocks + world.profile.kv_blocks % 41,
-        "kv_groups": groups,
-        "block_tokens": block,
-    }
-    machine = replace(world.profile, **sizes)
+    machine = replace(world.profile, kv_groups=groups, block_tokens=block)
+    blocks = machine.turn_blocks(largest, world.limits.step_tokens)
+    machine = replace(machine, kv_blocks=blocks + world.profile.kv_blocks % 41)
     single, strided = (play(world, machine, policy, strides) for strides in (False, True))
     assert strided == single

@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.profiles import WindowTimes
-from servers.profiles.kv_groups import (
-    EVEN,
-    Groups,
-    Lengths,
-    is_chunk,
-    longest_turn,
-    turn_blocks,
-)
+from servers.profiles.kv_memory import EVEN, Groups, KvMemory, Lengths, is_chunk
 from servers.sim import Engine, Limits, Segment, Sequence, Submission
 from servers.sim.sequence import Phase
 from servers.sim.window_scheduler import WindowScheduler
@@ -138,10 +131,11 @@ def test_a_hit_ends_at_a_multiple_of_the_longer_blocks(
 def test_groups_with_longer_blocks_need_fewer_of_them() -> None:
     # 100 tokens are 7 blocks of 16 and 4 blocks of 32. A window of 33 in steps of 16 needs at most
     # 4 blocks of 16 and 3 of 32.
-    assert turn_blocks((33, None), 100, 16, BLOCK) == 4 + 7
-    assert turn_blocks((33, None), 100, 16, BLOCK, (2, 1)) == 4 + 4
-    assert turn_blocks((33, None), 100, 16, BLOCK, (1, 2)) == 3 + 7
-    assert longest_turn((33, None), 8, 16, BLOCK, (2, 1)) == 4 * 32
+    even = KvMemory(8, BLOCK, kv_groups=(33, None))
+    assert even.turn_blocks(100, step_tokens=16) == 4 + 7
+    assert replace(even, block_lengths=(2, 1)).turn_blocks(100, step_tokens=16) == 4 + 4
+    assert replace(even, block_lengths=(1, 2)).turn_blocks(100, step_tokens=16) == 3 + 7
+    assert replace(even, block_lengths=(2, 1)).longest_turn(step_tokens=16) == 4 * 32
 
 
 def test_a_longer_hit_of_full_attention_makes_its_end_a_place_to_resume() -> None:
@@ -192,9 +186,10 @@ def test_vllm_keeps_a_copy_of_blocks_that_are_computed_again() -> None:
 def test_the_longest_turn_fits_and_one_more_block_does_not(
     groups: Groups, blocks: int, step_tokens: int
 ) -> None:
-    longest = longest_turn(groups, blocks, step_tokens, BLOCK)
-    assert turn_blocks(groups, longest, step_tokens, BLOCK) <= blocks
-    assert turn_blocks(groups, longest + 1, step_tokens, BLOCK) > blocks
+    memory = KvMemory(blocks, BLOCK, kv_groups=groups)
+    longest = memory.longest_turn(step_tokens)
+    assert memory.turn_blocks(longest, step_tokens) <= blocks
+    assert memory.turn_blocks(longest + 1, step_tokens) > blocks
 
 
 @given(
@@ -209,16 +204,10 @@ def test_strides_equal_single_steps_and_leave_no_blocks(
 ) -> None:
     if any(map(is_chunk, groups)):
         lengths = EVEN
-    blocks = turn_blocks(
-        groups,
-        max(p.peak_context_tokens for p in world.programs),
-        world.limits.step_tokens,
-        BLOCK,
-        lengths,
-    )
-    spare = world.profile.kv_blocks % 41
-    kv = {"kv_blocks": blocks + spare, "kv_groups": groups, "block_lengths": lengths}
-    profile = replace(world.profile, window=window, **kv)
+    largest = max(p.peak_context_tokens for p in world.programs)
+    profile = replace(world.profile, window=window, kv_groups=groups, block_lengths=lengths)
+    blocks = profile.turn_blocks(largest, world.limits.step_tokens)
+    profile = replace(profile, kv_blocks=blocks + world.profile.kv_blocks % 41)
     single, strided = (play(world, profile, policy, strides) for strides in (False, True))
     assert strided == single
 

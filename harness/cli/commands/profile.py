@@ -211,7 +211,6 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     from servers.basics.atomic import write_file
     from servers.basics.text import slug
     from servers.profiles.files import profile_for
-    from servers.profiles.kv_groups import kv_tokens_of
     from servers.profiles.models.files import model_name
     from servers.profiles.reference_steps import reference_steps
 
@@ -232,7 +231,7 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
     profile = profile_for(str(path), None)
     points = reference_steps(profile, machine.step_tokens)
-    kv_tokens = kv_tokens_of(profile, machine.step_tokens)
+    kv_tokens = profile.kv_tokens(machine.step_tokens, profile.max_model_len)
     print_profile(profile, measured.gpus, points, kv_tokens, measured.notes()[0], measured.errors)
     for note in measured.notes()[1:]:
         print_message(note)
@@ -328,7 +327,8 @@ def _measure_url(url: str, machine: Machine, config: ServerConfig, within_s: flo
 
 def _check_blocks(llm: Model) -> None:
     """Raise InvalidInput for a model whose KV memory the number of blocks does not tell."""
-    from servers.profiles.kv_groups import EVEN, pool
+    from servers.profiles.kv_groups import pool
+    from servers.profiles.kv_memory import EVEN
 
     if pool(llm, 1, 16).lengths != EVEN:
         raise InvalidInput(
@@ -348,21 +348,20 @@ def _measure(
     from harness.calibrate.probe import Target, measure_reload
     from harness.calibrate.step_times import measure
     from harness.cli.start_server import StatusLine
-    from servers.profiles.kv_groups import FULL_ATTENTION, groups_of, kv_tokens
+    from servers.profiles.kv_groups import groups_of
+    from servers.profiles.kv_memory import FULL_ATTENTION, KvMemory
     from servers.profiles.measured import Measured, fitted
     from servers.vllm.launch.command_line import tensor_parallel
 
     groups = FULL_ATTENTION if llm.states is None else groups_of(llm)[0]
-    blocks = info.kv_blocks - 1  # vLLM reserves one
+    memory = KvMemory(info.kv_blocks - 1, info.block_size, kv_groups=groups)  # vLLM reserves one
     gpus = 1 if server is None else tensor_parallel(config)
     target = Target(
         base_url=base_url,
         model=info.model,
         vocabulary=range(*info.vocabulary),
         max_model_len=info.max_model_len,
-        kv_tokens=kv_tokens(
-            groups, blocks, config.step_tokens, info.block_size, info.max_model_len
-        ),
+        kv_tokens=memory.kv_tokens(config.step_tokens, info.max_model_len),
         step_tokens=config.step_tokens,
         max_num_seqs=config.max_num_seqs,
     )

@@ -56,7 +56,7 @@ class LayerKind:
 
     @property
     def kv_group(self) -> int | None:
-        """The layers as a group of `servers.profiles.kv_groups`."""
+        """The layers as a group of `servers.profiles.kv_memory`."""
         return -self.window if self.chunked and self.window is not None else self.window
 
     def bytes_per_token(self, gpus: int = 1) -> int:

@@ -19,7 +19,6 @@ from servers.basics.clock import PS_PER_S
 from servers.policies.base import Future, Policy
 from servers.profiles import Profile
 from servers.profiles.drafts import step_ps as speculative_step_ps
-from servers.profiles.kv_groups import kv_tokens_of
 from servers.records.turns import EventRecord
 from servers.remote.stepped import SteppedEngine
 from servers.sim import EngineUsage, Limits, Path, Phase, Segment, Sequence
@@ -129,12 +128,9 @@ class VirtualVllm(SteppedEngine):
         """As in `servers.sim.Engine`."""
         self.vllm = headless_scheduler(
             VirtualScheduler,
-            kv_blocks=profile.kv_blocks,
+            profile,
             max_num_seqs=limits.max_num_seqs,
             step_tokens=limits.step_tokens,
-            block_tokens=profile.block_tokens,
-            kv_groups=profile.kv_groups,
-            block_lengths=profile.block_lengths,
             admission=limits.admission,
             headroom=limits,
             speculation=limits.speculation,
@@ -142,7 +138,7 @@ class VirtualVllm(SteppedEngine):
             policy=policy,
             events=self,
             clock_ps=lambda: self.now_ps,
-            kv_tokens=kv_tokens_of(profile, limits.step_tokens),
+            kv_tokens=profile.kv_tokens(limits.step_tokens, profile.max_model_len),
         )
         self._runner = self.vllm.runner
         # With several groups, a stride needs other blocks than its single steps; with a window, it

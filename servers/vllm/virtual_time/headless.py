@@ -35,16 +35,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
 from servers.admission import Admission, Headroom
-from servers.profiles.kv_groups import (
-    EVEN,
-    FULL_ATTENTION,
-    STATE_INSIDE,
-    Groups,
-    Lengths,
-    is_chunk,
-    is_state,
-    keeps_states,
-)
+from servers.profiles.kv_memory import STATE_INSIDE, KvMemory, is_chunk, is_state
 from servers.speculation import Speculation
 
 MAX_MODEL_LEN = 1 << 24
@@ -90,13 +81,10 @@ def _config() -> tuple[VllmConfig, StructuredOutputManager]:
 
 def headless_scheduler(
     scheduler: type[AsyncScheduler],
+    memory: KvMemory,
     *,
-    kv_blocks: int,
     max_num_seqs: int,
     step_tokens: int,
-    block_tokens: int = 16,
-    kv_groups: Groups = FULL_ATTENTION,
-    block_lengths: Lengths = EVEN,
     admission: Admission = Admission.WHOLE_PROMPT,
     headroom: Headroom = NO_HEADROOM,
     speculation: Speculation | None = None,
@@ -115,15 +103,15 @@ def headless_scheduler(
     limits.long_prefill_token_threshold = headroom.long_prefill
     limits.long_prefill_token_threshold_adaptive = headroom.long_prefill_adaptive
     limits.watermark = headroom.watermark
-    config.cache_config.block_size = block_tokens
-    config.cache_config.mamba_cache_mode = "align" if keeps_states(kv_groups) else "none"
-    config.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
-    full, local = (block_tokens * length for length in block_lengths)
+    config.cache_config.block_size = memory.block_tokens
+    config.cache_config.mamba_cache_mode = "align" if memory.keeps_states else "none"
+    config.cache_config.num_gpu_blocks = blocks = memory.kv_blocks + 1  # one is vLLM's null block
+    full, local = (memory.block_tokens * length for length in memory.block_lengths)
     groups = [
         KVCacheGroupSpec([f"layer {i}"], _spec(window, full if window is None else local))
-        for i, window in enumerate(kv_groups)
+        for i, window in enumerate(memory.kv_groups)
     ]
-    kv = KVCacheConfig(num_blocks=kv_blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
+    kv = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
     if len(groups) > 1 and hasattr(kv, "prefix_cache_retention_interval"):
         kv.prefix_cache_retention_interval = config.cache_config.prefix_cache_retention_interval
     return scheduler(
@@ -131,7 +119,7 @@ def headless_scheduler(
         kv_cache_config=kv,
         structured_output_manager=grammar,
         block_size=max(full, local),
-        hash_block_size=block_tokens,
+        hash_block_size=memory.block_tokens,
         log_stats=False,
         **kwargs,
     )

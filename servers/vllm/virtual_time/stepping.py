@@ -15,6 +15,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request
 
 from servers.policies.base import Policy
+from servers.profiles.kv_memory import KvMemory
 from servers.vllm.plugin.event_log import EventLog
 from servers.vllm.plugin.scheduler import monotonic_ps
 from servers.vllm.virtual_time.engine import VirtualScheduler
@@ -27,7 +28,7 @@ def build(
     scheduler: type[AsyncScheduler], kv_blocks: int, seqs: int, tokens: int, **kwargs: Any
 ) -> Any:
     return headless_scheduler(
-        scheduler, kv_blocks=kv_blocks, max_num_seqs=seqs, step_tokens=tokens, **kwargs
+        scheduler, KvMemory(kv_blocks, 16), max_num_seqs=seqs, step_tokens=tokens, **kwargs
     )
 
 

@@ -16,14 +16,7 @@ from harness.replay.virtual import OnEnd
 from servers.admission import Admission
 from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, WindowTimes
-from servers.profiles.kv_groups import (
-    EVEN,
-    STATE,
-    STATE_INSIDE,
-    Groups,
-    Lengths,
-    turn_blocks,
-)
+from servers.profiles.kv_memory import EVEN, STATE, STATE_INSIDE, Groups, Lengths
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile
 from traces import Fork, Program, Provenance, SharedPrefix, Turn
@@ -178,10 +171,10 @@ def _grouped(
     spare = played.profile.kv_blocks - max(
         -(-p.peak_context_tokens // BLOCK) for p in played.programs
     )
-    needed = turn_blocks(groups, largest, played.limits.step_tokens, block, lengths)
+    machine = replace(played.profile, kv_groups=groups, block_tokens=block, block_lengths=lengths)
+    needed = machine.turn_blocks(largest, played.limits.step_tokens)
     blocks = needed + spare * rng.choice((1, len(groups))) * BLOCK // block
-    sizes: dict[str, Any] = {"kv_blocks": blocks, "kv_groups": groups, "block_tokens": block}
-    return replace(played.profile, **sizes, block_lengths=lengths)
+    return replace(machine, kv_blocks=blocks)
 
 
 def _turns(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +10,9 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, SlidingWindowSpec
 
 from servers.profiles import model
-from servers.profiles.kv_groups import groups_of, kv_tokens_of
-from tests.sim.worlds import BLOCK, profile
+from servers.profiles.kv_groups import groups_of
+from servers.profiles.kv_memory import KvMemory
+from tests.sim.worlds import BLOCK
 
 SPLIT = getattr(kv_cache_utils, "_get_kv_cache_groups_uniform_page_size", None)
 PATTERNS = {
@@ -49,5 +49,5 @@ def test_groups_and_kv_tokens_equal_vllm(name: str) -> None:
                 parallel_config=SimpleNamespace(decode_context_parallel_size=1),
             )
             turns = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, pool)
-            ours = replace(profile(30_000, longest), kv_groups=groups)
-            assert kv_tokens_of(ours, step_tokens) == int(turns * longest)
+            ours = KvMemory(30_000, BLOCK, kv_groups=groups)
+            assert ours.kv_tokens(step_tokens, longest) == int(turns * longest)

@@ -63,14 +63,9 @@ except ImportError:
 
 from servers.profiles import MODELS, Model
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import (
-    FULL_ATTENTION,
-    STATE,
-    STATE_INSIDE,
-    block_tokens_of,
-    groups_of,
-)
+from servers.profiles.kv_groups import block_tokens_of, groups_of
 from servers.profiles.kv_groups import pool as pool_of
+from servers.profiles.kv_memory import FULL_ATTENTION, STATE, STATE_INSIDE
 from servers.profiles.models.config import model_of
 from servers.vllm.models.model_folder import text_config
 
@@ -550,7 +545,7 @@ def planned(config: VllmConfig, specs: dict[str, KVCacheSpec]) -> KVCacheConfig:
 
 
 def window_of(spec: KVCacheSpec) -> int | None:
-    """Return the group of a layer, as `servers.profiles.kv_groups` writes it."""
+    """Return the group of a layer, as `servers.profiles.kv_memory` writes it."""
     if isinstance(spec, ChunkedLocalAttentionSpec):
         return -spec.attention_chunk_size
     return getattr(spec, "sliding_window", None)
