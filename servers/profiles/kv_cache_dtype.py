@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from servers.basics.errors import DoesNotFit
 from servers.profiles.machines.gpus import HARDWARE, Hardware
-from servers.profiles.models.config import ARCHITECTURES, KV_FP8_BYTES
+from servers.profiles.models.architectures import ARCHITECTURES
+from servers.profiles.models.config import KV_FP8_BYTES
 from servers.profiles.models.shape import Model
 
 

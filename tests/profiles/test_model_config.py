@@ -10,7 +10,8 @@ import pytest
 from servers.basics.errors import InvalidInput
 from servers.profiles import MODELS, Model, analytic_profile
 from servers.profiles.kv_groups import pool
-from servers.profiles.models.config import ARCHITECTURES, OTHER_MEMORY, model_of
+from servers.profiles.models.architectures import ARCHITECTURES, OTHER_MEMORY
+from servers.profiles.models.config import model_of
 
 DENSE: Mapping[str, Any] = {
     "model_type": "llama",
@@ -402,6 +403,17 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
             "rope_scaling.factor is inf",
         ),
         ({"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5}, "from 1 to 4"),
+        ({"model_type": "glm4_moe", "n_routed_experts": -1}, "n_routed_experts is -1: must be"),
+        (
+            {"model_type": "mimo_v2", "sliding_window": 4, "hybrid_layer_pattern": [0, 1],
+             "swa_num_attention_heads": 4, "swa_num_key_value_heads": 3},
+            "swa_num_key_value_heads is 3: must divide the 4 swa_num_attention_heads",
+        ),
+        (
+            {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0,
+             "global_head_dim": "512"},
+            "global_head_dim is '512': must be a number",
+        ),
     ],
 )  # fmt: skip
 def test_an_unusable_field_is_refused_with_its_value(changes: dict[str, Any], message: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servers.basics.errors import InvalidInput
@@ -15,38 +15,52 @@ class Fields:
     """The fields of a config, with defaults for missing ones."""
 
     def __init__(
-        self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None
+        self,
+        values: Mapping[str, Any],
+        where: str,
+        defaults: Mapping[str, Any] | None = None,
+        written_as: Mapping[str, str] | None = None,
     ) -> None:
         self.values, self.where, self.defaults = values, where, defaults or {}
+        self._written_as = written_as or {}
 
     def renamed(self, names: Mapping[str, str]) -> Fields:
-        """Return the fields with the values of others that have one, by the names to replace."""
+        """Return the fields with the values of others that have one, by the names to replace.
+        Errors give the names of the config."""
         found = {name: value for name in names if (value := self.get(names[name])) is not None}
-        return Fields({**self.values, **found}, self.where, self.defaults)
+        written_as = {name: names[name] for name in found}
+        return Fields({**self.values, **found}, self.where, self.defaults, written_as)
 
     def get(self, *names: str) -> Any:
         """Return the first of these fields that has a value, or None."""
+        return self._find(names)[1]
+
+    def _find(self, names: Sequence[str]) -> tuple[str, Any]:
         for source in (self.values, self.defaults):
             for name in names:
                 if source.get(name) is not None:
-                    return source[name]
-        return None
+                    return name, source[name]
+        return names[0], None
+
+    def written_as(self, name: str) -> str:
+        """Return the name that a field has in the config."""
+        return self._written_as.get(name, name)
 
     def count(
         self, *names: str, default: int | None = None, least: int = 1, most: int = MOST
     ) -> int:
-        value = self.get(*names)
+        name, value = self._find(names)
         if value is None:
             if default is None:
                 raise InvalidInput(
-                    f"{self.where}: lacks {names[0]}, so that its sizes are unknown; give the "
+                    f"{self.where}: lacks {name}, so that its sizes are unknown; give the "
                     "config.json of a text model as its authors published it"
                 )
             return default
         if isinstance(value, str):
-            raise self.problem(names[0], value, "must be a number, not text; remove the quotes")
+            raise self.problem(name, value, "must be a number, not text; remove the quotes")
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.problem(names[0], value, f"must be a whole number from {least} to {most}")
+            raise self.problem(name, value, f"must be a whole number from {least} to {most}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -62,7 +76,8 @@ class Fields:
         return value
 
     def problem(self, name: str, value: object, reason: str) -> InvalidInput:
-        return InvalidInput(f"{self.where}: {name} is {written(value)}: {reason}")
+        named = self.written_as(name)
+        return InvalidInput(f"{self.where}: {named} is {written(value)}: {reason}")
 
 
 def written(value: object) -> str:

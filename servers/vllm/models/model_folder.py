@@ -27,7 +27,8 @@ from servers.basics.json_object import JsonObject
 from servers.profiles import MODELS, Model
 from servers.profiles.kv_cache_dtype import KvCacheDtype, is_sparse_latent, with_kv_cache
 from servers.profiles.machines.gpus import Hardware
-from servers.profiles.models.config import keeps_states, model_of
+from servers.profiles.models.architectures import keeps_states
+from servers.profiles.models.config import model_of
 from servers.profiles.models.files import model_name, read_config
 from servers.vllm.models import tiny_model
 from servers.vllm.models.tiny_model import TINY_CONFIG, stated_context
