@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import orjson
 
@@ -12,7 +13,10 @@ from harness.load.settings import Machine
 from servers.admission import Admission
 from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.routers.base import UNKNOWN_COSTS
+from servers.sglang.schedulers import SglangScheduler, sglang_variants
 from servers.speculation import parse_speculation
+from servers.variants import make_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,16 @@ def winner_of(folder: Path) -> Winner:
         )
     if len(winners) > 1:
         print_message(f"{', '.join(winners)} are not distinguished; taking {variant.name}")
+    router = variant.router.name if variant.router is not None else None
+    policy = variant.name.removesuffix(f"@{router}")
+    if variant.policy_source == SglangScheduler.source:
+        scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
+        flags = cast(SglangScheduler, scheduler).flags()
+        raise InvalidInput(
+            f"--from {folder}: {variant.name} wins, a scheduler of SGLang, and bench serve starts "
+            f"vLLM; start SGLang with {' '.join(flags)}, or give --model and --policy instead of "
+            "--from"
+        )
     if variant.disaggregate is not None:
         raise InvalidInput(
             f"--from {folder}: {variant.name} wins with separate engines for prompts and answers "
@@ -75,6 +89,4 @@ def winner_of(folder: Path) -> Winner:
         max_model_len=sweep.server.max_model_len,
         offload_gb=variant.offload.dram_gb if variant.offload else None,
     )
-    router = variant.router.name if variant.router is not None else None
-    policy = variant.name.removesuffix(f"@{router}")
     return Winner(sweep.model, policy, machine, replicas, router)

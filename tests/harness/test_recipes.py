@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from servers.basics.errors import InvalidInput
+from servers.sglang.schedulers import SglangScheduler
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.recipes import Recipe
 from tests.harness import in_process
@@ -324,3 +325,16 @@ def test_a_winner_behind_a_router_is_served_behind_it() -> None:
 def test_a_winner_with_separate_engines_for_prompts_is_refused() -> None:
     wins("sticky", {"name": "1P1D", "prefill": 1, "decode": 1})
     assert "separate engines for prompts and answers (1P1D)" in refused("k8s", "--from", "run")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_scheduler_of_sglang_is_refused_with_the_flags_that_start_it() -> None:
+    answer, sweep = (json.loads(Path("run", name).read_bytes()) for name in FILES)
+    scheduler = {"name": "lpm(eviction=slru)", "policy_source": SglangScheduler.source}
+    behind = {**scheduler, "name": "lpm(eviction=slru)@sticky", "router": {"name": "sticky"}}
+    for variant in (scheduler, behind):
+        Path("run/sweep.json").write_text(json.dumps({**sweep, "variants": [variant]}))
+        Path("run/answer.json").write_text(json.dumps({**answer, "winners": [variant["name"]]}))
+        code, out, err = in_process.bench("serve", "--from", "run")
+        assert (code, out) == (2, "")
+        assert "--schedule-policy lpm --radix-eviction-policy slru, " in err
