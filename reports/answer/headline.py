@@ -1,5 +1,5 @@
-"""Writes which variants are best or tie, with their numbers and their ratios to the baseline, in at
-most about 36 words."""
+"""Writes which variants or machines are best or tie, with their numbers and their ratios to the
+baseline, in at most about 36 words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Ranking:
     tie: str
     """How ties compare, such as `are not distinguished with 3 seeds`."""
     noun: str
-    """The word for a variant."""
+    """The word for a contender."""
     place: str
     """Where the numbers were measured, such as `on b200`."""
     has: str = "sustains"

@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from reports.answer.capacity_rows import CapacityRow, capacity_rows
+from reports.answer.headline import Contender, Ranking
 from reports.answer.members import MemberRun
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
 from reports.numbers import DASH, digits, limits
 from reports.statistics.best import winners
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 from reports.table import Table, TableCell, TableRow
-from servers.basics.phrasing import counted, listed, seconds, times
+from servers.basics.phrasing import counted, listed, seconds
 from servers.records.sweep import SweepRecord
 
 
@@ -57,10 +58,13 @@ def most_per_gpu(runs: Sequence[MemberRun]) -> list[str]:
     if len(best) == 1:
         only = f"Only {best[0].run.label} sustains any {noun}, per GPU {_rate(best[0])}."
         return [f"{only}{no_rate}"]
-    sentences = [f"{_most('Per GPU', best, lambda b: b.run.price.gpus, _rate)}{no_rate}"]
+    most = _most(best, lambda b: b.run.price.gpus, _rate, place="on each GPU")
+    sentences = [f"{most}{no_rate}"]
     priced = [each for each in best if not math.isnan(each.run.price.usd_per_h)]
     if len(priced) > 1:
-        sentences.append(_most("Per dollar", priced, _usd_per_h, _cost))
+        as_many = f"as many {runs[0].ladder.things} per dollar"
+        words = {"has": "needs", "place": "at these prices", "as_many": as_many}
+        sentences.append(_most(priced, _usd_per_h, _cost, **words))
     return sentences
 
 
@@ -73,30 +77,33 @@ def _usd_per_h(best: Best) -> float:
 
 
 def _most(
-    measure: str,
     best: Sequence[Best],
     divisor: Callable[[Best], float],
     shown: Callable[[Best], str],
+    **words: str,
 ) -> str:
     rates = {each.run.label: geometric_mean(each.by_seed(divisor(each)).values()) for each in best}
     first, second, *_ = ranked = sorted(best, key=lambda each: -rates[each.run.label].value)
-    things = first.run.ladder.things
     ratios = {
         each.run.label: paired_ratio(first.by_seed(divisor(first)), each.by_seed(divisor(each)))
         for each in ranked[1:]
     }
     tied = [first, *(each for each in ranked[1:] if _ties(ratios[each.run.label]))]
-    if len(tied) > 1:
-        return (
-            f"{measure}, {listed([each.run.label for each in tied])} sustain the most {things} and"
-            f" are not distinguished with {counted(len(first.capacity.by_seed), 'seed')}: "
-            f"{listed([shown(each) for each in tied])}."
-        )
-    ratio = ratios[second.run.label]
-    more = (
-        f", {times(ratio.value)} as many as {second.run.label} ({interval(ratio)})" if ratio else ""
-    )
-    return f"{measure}, {first.run.label} sustains the most {things}: {shown(first)}{more}."
+    next_best = second.run.label if len(tied) == 1 else ""
+    return Ranking(
+        [
+            Contender(
+                each.run.label, rates[each.run.label].value, shown(each), ratios.get(next_best)
+            )
+            for each in tied
+        ],
+        everyone=len(tied) == len(best),
+        baseline=next_best,
+        within=EQUAL_WITHIN,
+        tie=f"are not distinguished with {counted(len(first.capacity.by_seed), 'seed')}",
+        noun="machine",
+        **words,
+    ).sentence()
 
 
 def _ties(ratio: Estimate | None) -> bool:

@@ -72,7 +72,7 @@ def test_the_first_sentence_names_the_machine_with_most_jobs_per_gpu() -> None:
     pair = machine("h100", gpus=2, fcfs=(3.0, 3.0, 3.0))
     one = machine("b200", fcfs=(2.0, 2.0, 2.0))
     (sentence, *_) = most_per_gpu([pair, one])
-    assert mentions(sentence, "Per GPU", "b200", "2 jobs/s", "fcfs", "1.3x", "2 x h100", "1.3–1.3")
+    assert mentions(sentence, "b200", "2 jobs/s", "each GPU", "1.3x", "2 x h100", "1.3–1.3")
 
 
 def test_the_cheaper_machine_can_win_per_dollar() -> None:
@@ -80,8 +80,8 @@ def test_the_cheaper_machine_can_win_per_dollar() -> None:
     slow = machine("h100", 3.6, fcfs=(1.0, 1.0, 1.0))
     fast = machine("b200", 14.4, fcfs=(2.0, 2.0, 2.0))
     per_gpu, per_dollar = most_per_gpu([slow, fast])
-    assert mentions(per_gpu, "Per GPU", "b200", "2 jobs/s", "fcfs")
-    assert mentions(per_dollar, "Per dollar", "h100", "1 USD", "fcfs", "2.0x", "b200", "2.0–2.0")
+    assert mentions(per_gpu, "b200", "2 jobs/s", "fcfs", "each GPU")
+    assert mentions(per_dollar, "h100", "1 USD", "fcfs", "2.0x", "per dollar", "b200", "2.0–2.0")
     table = capacities_by_run([slow, fast])
     assert [(row.group, row.cells[6].text) for row in table.rows] == [("h100", "1"), ("b200", "2")]
 
@@ -92,7 +92,7 @@ def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
     one = machine("h100", fcfs=(1.0, 1.0, 1.0))
     other = machine("h200", fcfs=(0.9, 1.2, 1.1))
     (sentence, *_) = most_per_gpu([one, other])
-    tie = "h200 and h100", "not distinguished", "3 seeds", "1.06 jobs/s", "1 jobs/s"
+    tie = "not distinguished", "3 seeds", "h200 sustains 1.06 jobs/s", "h100 1 jobs/s"
     assert mentions(sentence, *tie)
 
 
@@ -237,7 +237,7 @@ def test_the_command_prints_a_table_and_writes_a_page(
     code, out, err = bench("compare", "--across", "hardware", "h100", "b200", "--price", "h100=2")
     assert (code, err) == (0, "bench: page: h100/across.html\n")
     assert out.startswith("h100\tfcfs\t1.0")
-    assert "<li>Per GPU, " in Path("h100/across.html").read_text()
+    assert " on each GPU" in Path("h100/across.html").read_text()
 
 
 @pytest.mark.parametrize(
