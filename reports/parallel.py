@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WORTH_S = 4.0
-"""Starting the processes and their imports takes about half as long on two cores."""
+"""CPU time. Starting the processes and their imports takes about half of it on two cores."""
 TRIAL_S = 0.5
 ITEMS_PER_TASK = 20
 
@@ -30,13 +30,13 @@ ITEMS_PER_TASK = 20
 def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """Yield results in the order of the items. Function, items and results must be picklable.
 
-    The first items show how long the others take.
+    The first items show how much CPU time the others take, which other programs do not change.
     """
     cores, done, spent_s = cpu_cores(), 0, 0.0
     while done < len(items) and (spent_s < TRIAL_S or cores < 2):
-        started_s = time.monotonic()
+        started_s = time.process_time()
         result = function(items[done])
-        spent_s += time.monotonic() - started_s
+        spent_s += time.process_time() - started_s
         done += 1
         yield result
     rest = items[done:]
