@@ -19,15 +19,15 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from harness.replay.virtual import replay
 from servers.routers.base import UNKNOWN_COSTS
 from servers.sglang.schedulers import sglang_variants
 from servers.sglang.sim import SglangSim
 from servers.sglang.virtual_time.process import declare_operators, import_engine
 from servers.variants import make_policy
-from tests.lines import into
+from tests.real.outcomes import SUMMARY, Outcome, first_difference, outcome
 from tests.real.plugin.random_worlds import World, world
 from tests.sim.worlds import BLOCK
 from traces import Program, Turn
@@ -58,13 +58,6 @@ class StepwiseSim(SglangSim):
         super()._advance(steps, duration_ps)
 
 
-class Outcome(NamedTuple):
-    batches: list[Batch]
-    events: list[str]
-    turns: list[str]
-    done: dict[str, object]
-
-
 def stepwise_sglang(*args: Any, **kwargs: Any) -> Any:
     """Return SGLang's scheduler, which records each batch."""
     from servers.sglang.virtual_time.engine import VirtualSglang
@@ -86,24 +79,9 @@ def stepwise_sglang(*args: Any, **kwargs: Any) -> Any:
 
 
 def play(played: World, policy: str, kind: Any) -> Outcome:
-    turns: list[dict[str, Any]] = []
-    events: list[dict[str, Any]] = []
-    engines: list[Any] = []
-
-    def make(**options: Any) -> Any:
-        scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
-        sizes = played.profile, played.limits
-        engines.append(kind(scheduler, *sizes, on_event=into(events), **options))
-        return engines[0]
-
-    done = replay(played.programs, played.starts_s, None, make, into(turns))
-    names = ("finished_programs", "failed_turns", "virtual_s", "steps", "usage")
-    return Outcome(
-        getattr(engines[0], "batches", []),
-        [repr(event) for event in events],
-        [repr(turn) for turn in turns],
-        {name: getattr(done, name) for name in names},
-    )
+    scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
+    make = partial(kind, scheduler, played.profile, played.limits)
+    return outcome(played, make, summary=(*SUMMARY, "usage"))
 
 
 def sglang_world(seed: int) -> World:
@@ -167,17 +145,6 @@ def check(seed: int) -> Verdict:
     counts = Counter(event.partition("'event': '")[2].partition("'")[0] for event in sglang.events)
     counts["batches"] = len(sglang.batches)
     return Verdict(seed, policy, difference, counts)
-
-
-def first_difference(a: Outcome, b: Outcome) -> str:
-    for name in ("batches", "events", "turns"):
-        ours, theirs = getattr(a, name), getattr(b, name)
-        for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-            if one != other:
-                return f"{name} {number}: {one} / {other}"
-        if len(ours) != len(theirs):
-            return f"{name}: {len(ours)} / {len(theirs)}"
-    return "" if a.done == b.done else f"{a.done} / {b.done}"
 
 
 def main(first: int = 0, count: int = 2000) -> int:

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 from vllm import __version__
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 
-from harness.replay.virtual import replay
 from servers.admission import Admission
 from servers.policies.base import Costs
 from servers.profiles import Profile, costs
@@ -37,7 +36,8 @@ from servers.sim import Engine, Limits
 from servers.variants import make_policy, variant, variants
 from servers.vllm.plugin.kv_manager import ReclaimingKVManager
 from servers.vllm.virtual_time.engine import VirtualVllm
-from tests.lines import into
+from tests.lines import Line
+from tests.real.outcomes import Outcome, first_difference, outcome
 from tests.real.plugin.random_worlds import (
     World,
     chunked,
@@ -52,7 +52,6 @@ from tests.real.plugin.random_worlds import (
 GOES_ON = [int(number) for number in re.findall(r"\d+", __version__)[:2]] >= [0, 33]
 """Whether vLLM computes the turns behind one that was preempted for want of its own blocks. Virtual
 time ends the step there, as vLLM 0.32 does."""
-SUMMARY = ("finished_programs", "failed_turns", "virtual_s", "steps")
 POLICIES = [v.name for v in variants("all") if not {"tier", "unlimited KV"} & {*v.needs}]
 HOLDING = [
     f"tests.sim.holding:{policy}"
@@ -104,38 +103,12 @@ class StepwiseVllm(VirtualVllm):
         super()._compute(output, steady)
 
 
-class Outcome(NamedTuple):
-    batches: list[Step]
-    events: list[str]
-    turns: list[str]
-    done: dict[str, object]
-    engine: Any
-
-
 def play(played: World, seed: int, policy: str, kind: Any, **kwargs: Any) -> Outcome:
-    turns: list[dict[str, Any]] = []
-    events: list[dict[str, Any]] = []
-    engines = []
-
-    def make(**options: Any) -> Any:
-        sizes = played.profile, played.limits
-        instance = make_policy(variant(policy), _costs(*sizes))
-        engines.append(kind(instance, *sizes, on_event=into(events), **kwargs, **options))
-        return engines[0]
-
+    """Run the workload on an engine of `kind` with the policy."""
+    sizes = played.profile, played.limits
+    make = partial(kind, make_policy(variant(policy), _costs(*sizes)), *sizes, **kwargs)
     maker = unruly(make, seed) if played.unruly else make
-    oracle = bool(variant(policy).reference)
-    done = replay(played.programs, played.starts_s, None, maker, into(turns), oracle=oracle)
-    return Outcome(
-        getattr(engines[0], "batches", []),
-        sorted(_line(event) for event in events),
-        sorted(_line(turn) for turn in turns),
-        {
-            name: getattr(done, name)
-            for name in ("finished_programs", "failed_turns", "virtual_s", "steps")
-        },
-        engines[0],
-    )
+    return outcome(played, maker, oracle=bool(variant(policy).reference), text=_sorted)
 
 
 def _costs(profile: Profile, limits: Limits) -> Costs:
@@ -145,10 +118,13 @@ def _costs(profile: Profile, limits: Limits) -> Costs:
     return replace(exact, prefill_s=lambda tokens: tokens / 50)
 
 
-def _line(event: dict[str, Any]) -> str:
-    """Format an event for comparison; simultaneous events have no order, so lines are sorted."""
-    t = f"{event['t']:015.9f} " if "t" in event else ""
-    return t + repr(sorted((name, value) for name, value in event.items() if name != "t"))
+def _sorted(lines: list[Line]) -> list[str]:
+    """Format records for comparison; simultaneous events have no order, so lines are sorted."""
+    return sorted(
+        (f"{line['t']:015.9f} " if "t" in line else "")
+        + repr(sorted((name, value) for name, value in line.items() if name != "t"))
+        for line in lines
+    )
 
 
 class Verdict(NamedTuple):
@@ -177,17 +153,6 @@ def compare(seed: int, policy: str, played: World | None = None) -> Verdict:
     return Verdict(
         seed, policy, first_difference(vllm, sim), reasons.copies, counts, reasons.passed
     )
-
-
-def first_difference(a: Outcome, b: Outcome) -> str:
-    for name in ("batches", "events", "turns"):
-        ours, theirs = getattr(a, name), getattr(b, name)
-        for one, other in zip(ours, theirs, strict=False):
-            if one != other:
-                return f"{name}: {one} / {other}"
-        if len(ours) != len(theirs):
-            return f"{name}: {len(ours)} / {len(theirs)}"
-    return "" if a.done == b.done else f"{a.done} / {b.done}"
 
 
 class _CountingReasons:

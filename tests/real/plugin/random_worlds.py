@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from harness.replay.virtual import OnEnd
 from servers.admission import Admission
 from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, WindowTimes
@@ -209,8 +208,8 @@ def _sub_agent(rng: random.Random, root: Program, turns: tuple[Turn, ...]) -> Pr
 def unruly(make: Callable[..., Any], seed: int) -> Callable[..., Any]:
     """Wrap `make` so that its engine has unruly clients, the same for every engine."""
 
-    def made(*, on_end: OnEnd) -> Any:
-        engine = make(on_end=on_end)
+    def made(**options: Any) -> Any:
+        engine = make(**options)
         submit, sent = engine.submit, Counter[str | None]()
 
         def submitted(submission: Submission, at_ps: int) -> Any:
