@@ -3,15 +3,15 @@ the turns that are submitted for later."""
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from servers.policies.runner import EngineTurn
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
 from servers.sim import EngineUsage, Limits, Sequence, Submission, refuse_unfit
+from servers.sim.due import DueTurns
 
 
 class SteppedEngine(ABC):
@@ -31,25 +31,18 @@ class SteppedEngine(ABC):
         self.now_ps = self.steps = self.strides = 0
         self._step_tokens = limits.step_tokens
         self._on_end, self._on_event = on_end, on_event
-        self._due: list[tuple[int, bool, int, Sequence]] = []
-        """Turns by the time at which they are due; at equal times, first turns of `_programs` come
-        first."""
-        self._programs: Iterator[object] = iter(())
-        self._submits_first_turn = False
-        """Whether the next item of `_programs` is calling `submit`."""
-        self._serial = 0
+        self._due = DueTurns()
         self._stopped = False
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
         refuse_unfit(submission, self.profile, self._step_tokens)
         sequence = Sequence(submission, at_ps)
-        self._push(at_ps, sequence)
+        self._due.add(at_ps, sequence)
         return sequence
 
     def take_back(self, sequence: Sequence) -> None:
         """Forget a turn that has not arrived."""
-        self._due = [event for event in self._due if event[3] is not sequence]
-        heapq.heapify(self._due)
+        self._due.take_back(sequence)
 
     def stop(self) -> None:
         """End `run` early, after the current step. Turns that have not ended then are dropped."""
@@ -63,12 +56,7 @@ class SteppedEngine(ABC):
 
     @abstractmethod
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended, or until `stop`. `programs` is advanced as by
-        `servers.sim.Engine`."""
-
-    @abstractmethod
-    def _take(self, sequence: Sequence) -> None:
-        """Take a turn that is due."""
+        """As `servers.sim.Engine.run`."""
 
     def _emit(self, t_s: float, event: str, turn: EngineTurn, fields: dict[str, Any]) -> None:
         if self._on_event is not None:
@@ -76,24 +64,3 @@ class SteppedEngine(ABC):
             self._on_event(
                 EventRecord(t=t_s, event=event, program_id=program_id, turn=index, **fields)
             )
-
-    def _take_due(self, until_ps: int) -> None:
-        while self._due and self._due[0][0] <= until_ps:
-            _, later, _, sequence = heapq.heappop(self._due)
-            self._take(sequence)
-            if not later:
-                self._begin_next()
-
-    def _begin(self, programs: Iterable[object]) -> None:
-        self._programs = iter(programs)
-        self._begin_next()
-
-    def _begin_next(self) -> None:
-        self._submits_first_turn = True
-        next(self._programs, None)
-        self._submits_first_turn = False
-
-    def _push(self, at_ps: int, sequence: Sequence) -> None:
-        self._serial += 1
-        event = (at_ps, not self._submits_first_turn, self._serial, sequence)
-        heapq.heappush(self._due, event)

@@ -139,17 +139,17 @@ class SglangSim(SglangEngine):
         return self._usage(self._available, waiting, running)
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        self._begin(programs)
+        self._due.begin(programs)
         while not self._stopped:
-            self._take_due(self.now_ps)
+            self._due.take(self.now_ps, self._take)
             if batch := self._prompts():
                 self._prefill(batch)
             elif self._running:
                 self._decode()
-            elif self._due:
+            elif (due_ps := self._due.next_ps) is not None:
                 if not self._waiting:
                     self._share = FIRST_SHARE
-                self.now_ps = max(self.now_ps, self._due[0][0])
+                self.now_ps = max(self.now_ps, due_ps)
             elif self._waiting:
                 raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
             else:
@@ -333,9 +333,9 @@ class SglangSim(SglangEngine):
             return 1
         most = min(turn.missing for turn in self._running)
         most = min(most, self._available // len(self._running))
-        if not self._due:
+        if (due_ps := self._due.next_ps) is None:
             return most
-        return steps_until(self._due[0][0] - self.now_ps, most, first_ps, increment_ps)
+        return steps_until(due_ps - self.now_ps, most, first_ps, increment_ps)
 
     def _retract(self) -> None:
         """Let turns wait until the others have room for a decode step. They run on in the order in

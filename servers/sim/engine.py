@@ -7,8 +7,7 @@ that a stride (steps between which no decision is possible) ends exactly when si
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from servers.admission import Limits
@@ -18,6 +17,7 @@ from servers.profiles import Profile
 from servers.records.turns import EventRecord
 from servers.sim.batching import Batch
 from servers.sim.decodes import WindowDecodes
+from servers.sim.due import DueTurns
 from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
 from servers.sim.settings import Offload
@@ -77,15 +77,10 @@ class Engine:
         self._tokens_ps: dict[int, int] = {}
         """`profile.tokens_ps` by number of tokens."""
         self._requests = 0
-        self._events: list[tuple[int, bool, int, Sequence]] = []
-        """Arrivals and aborts by time; at equal times, first turns of `_programs` come first. The
-        event of a sequence that has arrived is its abort, and of one that is being sent the end of
-        that."""
-        self._programs: Iterator[object] = iter(())
-        self._submits_first_turn = False
-        """Whether the next item of `_programs` is calling `submit`."""
+        self._due = DueTurns()
+        """A sequence that has arrived is due for its abort, and one that is being sent for the end
+        of that."""
         self._ended_programs: list[str] = []
-        self._serial = 0
         self._stopped = False
         self._batch: Batch | None = None
         """The batch that is being computed, in `_batch_steps` steps until `due_ps`."""
@@ -113,20 +108,19 @@ class Engine:
 
     def deliver(self, sequence: Sequence, at_ps: int) -> None:
         """Queue a turn that fits for arrival at `at_ps`."""
-        self._push(at_ps, sequence)
+        self._due.add(at_ps, sequence)
 
     def abort(self, sequence: Sequence, at_ps: int) -> None:
         """Cancel a turn at `at_ps`, after its arrival. This has no effect once it has ended."""
-        self._push(at_ps, sequence)
+        self._due.add(at_ps, sequence)
 
     def take_back(self, sequence: Sequence) -> None:
         """Forget a turn that has not arrived."""
-        self._events = [event for event in self._events if event[3] is not sequence]
-        heapq.heapify(self._events)
+        self._due.take_back(sequence)
 
     def free_sent(self, sequence: Sequence, at_ps: int) -> None:
         """End a turn that `sends_kv` at `at_ps`, when its KV has been sent."""
-        self._push(at_ps, sequence)
+        self._due.add(at_ps, sequence)
 
     def usage(self) -> EngineUsage:
         tiers = {tier.name: tier.used for tier in self.scheduler.reloads.tiers}
@@ -153,13 +147,9 @@ class Engine:
         self._stopped = True
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended, or until `stop`.
-
-        Advancing the iterator `programs` must submit the first turn of the next program. It is
-        advanced when the previous first turn has arrived, so first turns must be in order of
-        time."""
-        self._programs = iter(programs)
-        self._begin_next()
+        """Run until every submitted turn has ended, or until `stop`. `programs` submits turns, as
+        `DueTurns.begin` says."""
+        self._due.begin(programs)
         while not self._stopped:
             if self.begin_batch():
                 self.finish_batch()
@@ -180,11 +170,7 @@ class Engine:
         if self.profile.schedules_ahead and self._ended_ps == self.now_ps:
             known_ps = self._known_ps
         while True:
-            while self._events and self._events[0][0] <= known_ps:
-                _, later, _, sequence = heapq.heappop(self._events)
-                self._arrive_or_abort(sequence)
-                if not later:
-                    self._begin_next()
+            self._due.take(known_ps, self._arrive_or_abort)
             batch = self.scheduler.schedule()
             self.strides += 1
             if decodes.count or batch.chunks:
@@ -243,22 +229,14 @@ class Engine:
         """Return when an idle engine has work: at the next arrival or completed load; None: never.
         An idle vLLM runs no steps, so pins do not expire in the meantime. Raises RuntimeError."""
         reloads = self.scheduler.reloads
-        times = [queue[0][0] for queue in (self._events, reloads.loading) if queue]
-        if times:
-            return max(self.now_ps, min(times))
+        next_ps = self._due.next_ps
+        if reloads.loading and (next_ps is None or reloads.loading[0][0] < next_ps):
+            next_ps = reloads.loading[0][0]
+        if next_ps is not None:
+            return max(self.now_ps, next_ps)
         if (len(self._runner.waiting) or reloads.loaded) and not self.scheduler.sending:
             raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
         return None
-
-    def _begin_next(self) -> None:
-        self._submits_first_turn = True
-        next(self._programs, None)
-        self._submits_first_turn = False
-
-    def _push(self, at_ps: int, sequence: Sequence) -> None:
-        self._serial += 1
-        event = (at_ps, not self._submits_first_turn, self._serial, sequence)
-        heapq.heappush(self._events, event)
 
     def _arrive_or_abort(self, sequence: Sequence) -> None:
         if not sequence.arrived:
@@ -369,9 +347,9 @@ class Engine:
 
     def _steps_until_event(self, most: int, first_ps: int, increment_ps: int) -> int:
         """Return the smallest number of steps that reach the next event, but at most `most`."""
-        due_ps = self.scheduler.next_change_ps()
-        if self._events and (due_ps is None or self._events[0][0] < due_ps):
-            due_ps = self._events[0][0]
+        due_ps, turn_ps = self.scheduler.next_change_ps(), self._due.next_ps
+        if turn_ps is not None and (due_ps is None or turn_ps < due_ps):
+            due_ps = turn_ps
         if due_ps is None:
             return most
         return steps_until(due_ps - self.now_ps, most, first_ps, increment_ps)

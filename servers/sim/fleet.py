@@ -9,12 +9,13 @@ so that all decisions are as in single steps.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from servers.basics.clock import seconds
 from servers.profiles import Profile
 from servers.routers.base import Replica
 from servers.routers.runner import MOST_HELD_S, BuildRouter
+from servers.sim.due import DueTurns
 from servers.sim.engine import Engine, OnEnd
 from servers.sim.fleet_usage import FleetUsage
 from servers.sim.front import Front
@@ -51,16 +52,12 @@ class Fleet:
         )
         self._fronts = [self._front]
         self._on_end = on_end
-        self._events: list[tuple[int, bool, int, Served]] = []
-        """Arrivals by time; at equal times, first turns of `_programs` come first."""
+        self._arrivals = DueTurns()
         self._due: list[tuple[int, int]] = []
         """When engines end their batch or wake up, with those that have changed since."""
         self._due_ps: list[int | None] = [None] * len(self.engines)
         self._begin: set[int] = set()
         """Engines that begin a batch now."""
-        self._programs: Iterator[object] = iter(())
-        self._submits_first_turn = False
-        self._serial = 0
         self._stopped = False
 
     @property
@@ -86,14 +83,12 @@ class Fleet:
         limits = self.engines[0].scheduler.limits
         refuse_unfit(submission, self.profile, limits.step_tokens)
         served = Served(submission, at_ps)
-        self._serial += 1
-        heapq.heappush(self._events, (at_ps, not self._submits_first_turn, self._serial, served))
+        self._arrivals.add(at_ps, served)
         return served
 
     def take_back(self, served: Served) -> None:
         """Forget a turn that has not arrived."""
-        self._events = [event for event in self._events if event[3] is not served]
-        heapq.heapify(self._events)
+        self._arrivals.take_back(served)
 
     def end_program(self, program_id: str) -> None:
         """End a program that submitted no turn with `is_last`."""
@@ -110,8 +105,7 @@ class Fleet:
 
     def run(self, programs: Iterable[object] = ()) -> None:
         """As `Engine.run`. Raises InvalidRouter."""
-        self._programs = iter(programs)
-        self._begin_next()
+        self._arrivals.begin(programs)
         while not self._stopped and (now_ps := self._next_ps()) is not None:
             self.now_ps = now_ps
             for front in self._fronts:
@@ -119,11 +113,7 @@ class Fleet:
             self._end_batches()
             for front in self._fronts:
                 front.call_if_due()
-            while self._events and self._events[0][0] <= now_ps:
-                _, later, _, served = heapq.heappop(self._events)
-                self._arrive(served)
-                if not later:
-                    self._begin_next()
+            self._arrivals.take(now_ps, self._arrive)
             self._begin_batches()
 
     # Turns --------------------------------------------------------------------------------------
@@ -143,7 +133,9 @@ class Fleet:
         due = self._due
         while due and self._due_ps[due[0][1]] != due[0][0]:
             heapq.heappop(due)
-        times = [queue[0][0] for queue in (due, self._events) if queue]
+        times = [due[0][0]] if due else []
+        if (arrival_ps := self._arrivals.next_ps) is not None:
+            times.append(arrival_ps)
         is_idle = not times
         if is_idle and not any(front.turns for front in self._fronts):
             return None
@@ -197,8 +189,3 @@ class Fleet:
         engine.interrupt(at_ps)
         if engine.due_ps != self._due_ps[index]:
             self._set_due(index, engine.due_ps)
-
-    def _begin_next(self) -> None:
-        self._submits_first_turn = True
-        next(self._programs, None)
-        self._submits_first_turn = False

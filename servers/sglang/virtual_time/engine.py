@@ -95,9 +95,9 @@ class VirtualSglang(SglangEngine):
 
     def run(self, programs: Iterable[object] = ()) -> None:
         sglang = self.sglang
-        self._begin(programs)
+        self._due.begin(programs)
         while not self._stopped:
-            self._take_due(self.now_ps)
+            self._due.take(self.now_ps, self._take)
             plan = sglang.get_next_batch_to_run(
                 running_batch=sglang.running_batch, last_batch=sglang.last_batch
             )
@@ -107,9 +107,9 @@ class VirtualSglang(SglangEngine):
                 self._step(batch)
                 continue
             sglang.on_idle()
-            if not self._due:
+            if (due_ps := self._due.next_ps) is None:
                 break
-            self.now_ps = max(self.now_ps, self._due[0][0])
+            self.now_ps = max(self.now_ps, due_ps)
         if self._turns and not self._stopped:
             raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
 

@@ -153,7 +153,7 @@ class VirtualVllm(SteppedEngine):
         self._ended: list[Sequence] = []
 
     def abort(self, sequence: Sequence, at_ps: int) -> None:
-        self._push(at_ps, sequence)
+        self._due.add(at_ps, sequence)
 
     def end_program(self, program_id: str) -> None:
         self._runner.end_program(program_id)
@@ -170,10 +170,10 @@ class VirtualVllm(SteppedEngine):
 
     def run(self, programs: Iterable[object] = ()) -> None:
         vllm, runner = self.vllm, self._runner
-        self._begin(programs)
+        self._due.begin(programs)
         while not self._stopped:
             ahead = self.profile.schedules_ahead and self._ended_ps == self.now_ps
-            self._take_due(self._known_ps if ahead else self.now_ps)
+            self._due.take(self._known_ps if ahead else self.now_ps, self._take)
             events = runner.events
             output = vllm.schedule()
             self.strides += 1
@@ -184,9 +184,9 @@ class VirtualVllm(SteppedEngine):
             if runner.events != events:
                 continue
             self._ended_ps = -1
-            if not self._due:
+            if (due_ps := self._due.next_ps) is None:
                 break
-            self.now_ps = max(self.now_ps, self._due[0][0])
+            self.now_ps = max(self.now_ps, due_ps)
         if vllm.has_unfinished_requests() and not self._stopped:
             raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
 
@@ -302,9 +302,9 @@ class VirtualVllm(SteppedEngine):
         increment_ps = self.profile.increment_ps(len(running), 0)
         step_ps = last_ps + increment_ps
         max_steps = min(r.max_tokens - r.num_output_tokens for r in running) - 1
-        due_ps = self._runner.next_change_ps()
-        if self._due and (due_ps is None or self._due[0][0] < due_ps):
-            due_ps = self._due[0][0]
+        due_ps, turn_ps = self._runner.next_change_ps(), self._due.next_ps
+        if turn_ps is not None and (due_ps is None or turn_ps < due_ps):
+            due_ps = turn_ps
         if max_steps < 1 or (due_ps is not None and due_ps <= self.now_ps):
             return
         if due_ps is not None:
