@@ -193,7 +193,7 @@ def _on_idle(limit: Limit, idle: Times) -> str:
     """Return what an idle machine reaches, and by how much it misses the limit."""
     value, share = limit.of(idle), limit.share_of(idle, idle)
     if limit.is_speed:
-        return f"{limit.name} is {1 / value:.3g} tokens/s, {times(1 / share)} the limit"
+        return f"{limit.name} is {1 / value:.3g} tokens/s and the limit is {times(share)} that"
     return f"the {limit.title} is {seconds(value)}, {times(share)} the limit"
 
 

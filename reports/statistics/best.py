@@ -147,8 +147,9 @@ def separation_advice(found: Sequence[VariantCapacity]) -> list[str]:
     if soon := [each for each in left if each.seeds is not None]:
         needed = max(each.seeds or 0 for each in soon)
         sentences.append(
-            f"About {needed} seeds instead of {seeds} would separate {_pair(soon)}, or show that "
-            f"they are equal within {EQUAL_WITHIN:.0%}: add --until separated."
+            f"About {needed} seeds instead of {seeds}, in {needed / seeds:.1f}x the time, would "
+            f"separate {_pair(soon)}, or show that they are equal within {EQUAL_WITHIN:.0%}: add "
+            "--until separated."
         )
     if late := [each for each in left if each.seeds is None]:
         sentences.append(f"{MAX_SEEDS} seeds would probably not separate {_pair(late)}.")

@@ -70,7 +70,7 @@ def test_each_step_runs_a_target_or_a_script_that_exists(path: Path) -> None:
                 assert arguments[0] in TARGETS, command
             elif program == ".ci/nightly":
                 assert arguments[0] in KINDS, command
-            elif program != "cat":
+            elif program not in ("cat", "git"):
                 assert os.access(ROOT / program, os.X_OK), command
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,9 @@ def test_an_slo_on_turns_that_an_idle_machine_does_not_meet_is_refused_with_what
         run_sweep(agents_plan(slo=slo), tmp_path / "run", workers=1)
     assert mentions(str(error.value), f"--slo '{slo}'", "idle machine", reason.strip())
     assert not (tmp_path / "run").exists()
+    if speed := re.search(r"is ([\d.]+) tokens/s .* (\d+)x that", str(error.value)):
+        assert float(speed[1]) * float(speed[2]) == pytest.approx(100_000, rel=0.01)
+    assert bool(speed) is slo.startswith("speed")
 
 
 def test_an_slo_on_turns_bounds_the_agents_and_names_the_limit(tmp_path: Path) -> None:
