@@ -80,18 +80,25 @@ class Search:
         """Return the cells to run now, the first variant's first. A failed cell ends the
         search that needs it, or all if it is the baseline's, since rates without it would differ
         from a repeated sweep's."""
-        chains = [Chain(self.baseline, seed) for seed in self.seeds]
-        first = self._next(chains, self.given, known, idle, None, failed)
+        first = self._next(
+            self._chains(self.baseline, known), self.given, known, idle, None, failed
+        )
         if first or any(place.variant == self.baseline for place in failed):
             return first
         start = self.baseline_load(known, idle)
         rates = self.common_rates(known, idle), self.higher_rates(known, idle)
-        searched = (Chain(variant, seed) for variant in self.variants for seed in self.seeds)
         return [
             place
-            for chain in searched
+            for variant in self.variants
+            for chain in self._chains(variant, known)
             for place in self._of(chain, rates, start, known, idle, failed)
         ]
+
+    def _chains(self, variant: str, known: Outcomes) -> list[Chain]:
+        """Return the searches of a variant, those with the fewest cells first, so that none is left
+        for a single worker at the end."""
+        chains = [Chain(variant, seed) for seed in self.seeds]
+        return sorted(chains, key=lambda chain: len(known.get(chain, ())))
 
     def _of(
         self,

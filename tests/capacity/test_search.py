@@ -76,6 +76,13 @@ def test_the_baseline_comes_first_then_the_common_rates_of_all_then_the_other_se
     assert rates == [RATES.nearest_rung(jps) for jps in rates]
 
 
+def test_the_seeds_with_the_fewest_cells_come_first_so_that_they_end_together() -> None:
+    known: Known = {}
+    first, *_ = SEARCH.next_cells(known, IDLE)
+    add(known, first)
+    assert [place.seed for place in SEARCH.next_cells(known, IDLE)] == [2, 3, 1]
+
+
 def test_all_variants_have_all_seeds_at_the_common_rates() -> None:
     known, _ = run()
     rates = SEARCH.common_rates(known, IDLE)
