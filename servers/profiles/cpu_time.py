@@ -45,7 +45,8 @@ class CpuTime:
     load_token_ps: int
     """The same, for each loaded token."""
     sequence_ps: int = 0
-    """CPU time of each turn in a step."""
+    """CPU time of each turn in a step for which the GPU waits: to prepare its inputs, and to
+    process and send its token. Under asynchronous scheduling most of it overlaps with the GPU."""
 
 
 CPU_TIME: Mapping[Scheduling, CpuTime] = {
@@ -61,11 +62,12 @@ CPU_TIME: Mapping[Scheduling, CpuTime] = {
         offload_step_ps=1_380_000_000,
         load_ps=0,
         load_token_ps=0,
+        sequence_ps=50_000_000,
     ),
 }
-"""`ASYNC`: published times per token minus operator tables; `sequence_ps` is calibrated on half of
-the measurements of `tools.silicon`, and the tier's costs are measured. `SYNC`: Continuum v3, Table
-4, 0.95 ms per step, and 2.33 ms with DRAM offload, which includes loads."""
+"""`ASYNC`: published times per token minus operator tables, and measured costs of the tier. `SYNC`:
+Continuum v3, Table 4, 0.95 ms per step, and 2.33 ms with DRAM offload, which includes loads.
+`sequence_ps` of both is calibrated on half of the measurements of `tools.silicon`."""
 
 P = TypeVar("P", bound=Profile)
 

@@ -226,8 +226,8 @@ def notes_of_file(
 
 def _cpu_time(scheduling: Scheduling) -> str:
     cpu = CPU_TIME[scheduling]
-    per_turn = f", and {cpu.sequence_ps / 1e6:g} µs per turn," if cpu.sequence_ps else ""
-    added = f"{cpu.step_ps / 1e9:g} ms of CPU time per step{per_turn}"
+    step_ms, turn_us = cpu.step_ps / 1e9, cpu.sequence_ps / 1e6
+    added = f"{step_ms:g} ms of CPU time per step, and {turn_us:g} µs per turn,"
     return f"{added} are added ({scheduling} scheduling)"
 
 

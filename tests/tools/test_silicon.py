@@ -41,8 +41,8 @@ ROW = Row(
 
 
 def second_per_step(*_: object) -> Profile:
-    """0.95 ms less than a second, the CPU time of a step under synchronous scheduling."""
-    base_ps = S - 950_000_000
+    """A second, less 1 ms of CPU time of a step with one turn under synchronous scheduling."""
+    base_ps = S - 1_000_000_000
     return profile(100, base_ps=base_ps, weights_ps=0, token_ps=0, context_ps=0, pair_ps=0)
 
 

@@ -34,6 +34,7 @@ ROW = {
     "silicon_tpot_ms": "13.25",
 }
 GPT_OSS = {"model_path": "openai/gpt-oss-120b", "precision": "fp4"}
+QWEN = {"model_path": "Qwen/Qwen3-32B", "precision": ""}
 MINIMAX = {"model_path": "MiniMaxAI/MiniMax-M2.5", "precision": "fp8"}
 KIMI = {"model_path": "moonshotai/Kimi-K2.5", "precision": "int4"}
 
@@ -142,12 +143,13 @@ def test_public_servers_schedule_asynchronously() -> None:
     assert only(silicon_data_source="source_file=a.csv").scheduling == Scheduling.SYNC
 
 
-def test_kv_has_8_bits_where_the_scripts_of_the_benchmark_say_so() -> None:
+def test_kv_has_8_bits_where_those_who_deployed_the_servers_say_so() -> None:
     assert only().kv_fp8
     assert not only(**GPT_OSS).kv_fp8
     late = PUBLIC.replace("2025-10-29", "2026-02-25")
     assert only(**GPT_OSS, system="b200_sxm", silicon_data_source=late).kv_fp8
-    assert not only(silicon_data_source="source_file=a.csv").kv_fp8
+    assert only(silicon_data_source="source_file=a.csv").kv_fp8
+    assert not only(**QWEN, silicon_data_source="source_file=a.csv").kv_fp8
     assert only(**MINIMAX).kv_fp8
     assert not only(**KIMI).kv_fp8
 

@@ -164,9 +164,10 @@ class Row:
 
     @property
     def kv_fp8(self) -> bool:
-        """Whether the server kept KV in 8 bits, by InferenceX's scripts."""
+        """Whether the server kept KV in 8 bits: by InferenceX's scripts, or as aiconfigurator
+        deployed weights in 8 bits (_get_quant_mode in sdk/task.py, January 2026)."""
         if not self.public:
-            return False
+            return self.precision == "fp8"
         if self.model == "gpt-oss-120b":
             return self.hardware == "b200" and self.measured >= "2025-12-05"
         return self.model in KV_FP8
