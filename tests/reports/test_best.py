@@ -133,7 +133,9 @@ def test_nothing_is_undecided_if_a_variant_sustains_every_rate() -> None:
 
 def test_the_advice_names_the_option_that_goes_on() -> None:
     (advice,) = separation_advice(found({"best": EVEN, "other": scaled(0.9, 3)}))
-    assert mentions(advice, "6 seeds", "3", "2.0x the time", "best from other", "3%", "--until separated")
+    assert mentions(
+        advice, "6 seeds", "3", "2.0x the time", "best from other", "3%", "--until separated"
+    )
     assert separation_advice(found({"best": EVEN, "other": scaled(0.5, 3)})) == []
     assert separation_advice(found({"best": [1.0], "other": [0.9]})) == []
 
