@@ -22,8 +22,8 @@ def threaded(serving: AbstractAsyncContextManager[str]) -> Iterator[str]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    started.wait(10)
     try:
+        assert started.wait(300), "it does not start"
         yield url
     finally:
         loop.call_soon_threadsafe(stop.set)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -44,11 +43,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     assert living(tmp_path) == []
 
 
-def start(tmp_path: Path, how: str, port: int | None = None, within_s: float = 20) -> VllmServer:
+def start(tmp_path: Path, how: str, port: int | None = None) -> VllmServer:
     python = substitute_vllm(tmp_path, how)
-    return launch(
-        ServerConfig(), tmp_path / "run", port=port, python=python, ready_within_s=within_s
-    )
+    return launch(ServerConfig(), tmp_path / "run", port=port, python=python, ready_within_s=60)
 
 
 def is_free(port: int) -> bool:
@@ -90,27 +87,20 @@ def test_a_server_that_dies_at_start_is_reported_with_the_reason_and_its_log(
 
 
 @pytest.mark.parametrize("how", ["hangs", "unhealthy"])
-def test_a_server_that_never_becomes_healthy_is_stopped_after_the_timeout(
+def test_a_server_that_never_becomes_healthy_is_stopped_after_the_timeout_which_progress_reports(
     tmp_path: Path, how: str
 ) -> None:
-    started_s = time.monotonic()
-    with pytest.raises(ServerFailed, match=r"was not healthy after ([2-9]|\d\d) s: starting"):
-        start(tmp_path, how, within_s=2)
-    assert 2 < time.monotonic() - started_s < 20
-
-
-def test_progress_reports_the_time_and_the_last_log_line(tmp_path: Path) -> None:
     progress: list[tuple[float, str]] = []
-    with pytest.raises(ServerFailed):
+    with pytest.raises(ServerFailed, match=r"was not healthy after 4 s: starting"):
         launch(
             ServerConfig(),
             tmp_path / "run",
-            python=substitute_vllm(tmp_path, "hangs"),
-            ready_within_s=2,
+            python=substitute_vllm(tmp_path, how),
+            ready_within_s=4,
             on_progress=lambda elapsed_s, line: progress.append((elapsed_s, line)),
         )
     assert progress[-1][1] == "starting"
-    assert 0.5 < progress[-1][0] <= 2
+    assert 0.5 < progress[-1][0] <= 4
 
 
 def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:
@@ -123,7 +113,7 @@ def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:
 
 def test_a_server_that_dies_while_running_is_a_failure_and_leaves_no_child(tmp_path: Path) -> None:
     with start(tmp_path, "dies") as server:
-        server.wait(10)
+        server.wait(60)
         failure = server.failure()
         assert living(tmp_path) == []
     assert failure is not None
@@ -133,7 +123,7 @@ def test_a_server_that_dies_while_running_is_a_failure_and_leaves_no_child(tmp_p
 def test_a_killed_supervisor_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> None:
     with start(tmp_path, "healthy") as server:
         os.kill(server.pid, signal.SIGKILL)
-        server.wait(5)
+        server.wait(60)
         assert "were ended by signal 9" in str(server.failure())
     wait_until_none(partial(living, tmp_path))
 
@@ -313,7 +303,7 @@ def test_first_chunk_admission_is_a_flag_of_vllm_and_the_default_needs_none(tmp_
     flag, python = "--no-scheduler-reserve-full-isl", substitute_vllm(tmp_path, "healthy")
     for admission in Admission:
         config, folder = ServerConfig(admission=admission), tmp_path / admission
-        with launch(config, folder, python=python, ready_within_s=20):
+        with launch(config, folder, python=python, ready_within_s=60):
             flags = json.loads((folder / "server.json").read_text())["flags"]
         assert (flag in flags) == (admission == Admission.FIRST_CHUNK)
 
@@ -341,7 +331,7 @@ def test_the_format_of_the_kv_cache_is_passed_to_vllm_unless_it_is_the_default(
     python = substitute_vllm(tmp_path, "healthy")
     for dtype, expected in ((KvCacheDtype.AUTO, ()), (KvCacheDtype.FP8, ("fp8",))):
         config, folder = ServerConfig(kv_cache_dtype=dtype), tmp_path / dtype
-        with launch(config, folder, python=python, ready_within_s=20):
+        with launch(config, folder, python=python, ready_within_s=60):
             flags = json.loads((folder / "server.json").read_text())["flags"]
         given = tuple(after for flag, after in pairwise(flags) if flag == "--kv-cache-dtype")
         assert given == expected
@@ -352,7 +342,7 @@ def test_first_chunk_admission_is_refused_for_a_vllm_that_lacks_it(tmp_path: Pat
     config = ServerConfig(admission=Admission.FIRST_CHUNK)
     lacks = r"vLLM 0\.99\.0 .* --no-scheduler-reserve-full-isl; .* --admission whole-prompt"
     with pytest.raises(InvalidInput, match=rf"^--admission first-chunk: {lacks}"):
-        launch(config, tmp_path / "run", python=python, ready_within_s=20)
+        launch(config, tmp_path / "run", python=python, ready_within_s=60)
 
 
 def test_an_unknown_model_is_reported_with_the_known_names(tmp_path: Path) -> None:
