@@ -15,7 +15,7 @@ from typing import NamedTuple
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
 from harness.load.settings import Load, Overlong
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import DoesNotFit
 from servers.basics.text import one_line
 from servers.records.settings import LeftOutProgram, WorkloadRecord
 from traces import Note, Program, Turn
@@ -173,7 +173,7 @@ def are_recorded(load: Load) -> bool:
 def load_workload(
     load: Load, longest: Longest, *, messages: bool = False, stream: bool = False
 ) -> Workload:
-    """Read the traces and choose their jobs. Raises InvalidInput.
+    """Read the traces and choose their jobs. Raises InvalidInput, or DoesNotFit if none fits.
 
     `messages` keeps conversations. `stream`: the jobs are those that a stream repeats, so none is
     repeated here; a pack of a recipe without a number of jobs is drawn fresh.
@@ -194,7 +194,7 @@ def load_workload(
         fitting, left_out = leave_out_overlong(loaded.programs, longest.tokens, longest.limit)
     if left_out and (refuse or not fitting):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
-        raise InvalidInput(f"{left_out[0].reason}{more}; {longest.remedy}")
+        raise DoesNotFit(f"{left_out[0].reason}{more}; {longest.remedy}")
     fresh = None
     if stream:
         if jobs is None:

@@ -74,8 +74,8 @@ class UnknownProfile(InvalidInput):
 
 
 class DoesNotFit(InvalidInput):
-    """The model, or one request of the longest length, does not fit into memory, or the GPU has no
-    kernels of the model's attention."""
+    """The model, one request of the longest length, or every job of the workload does not fit into
+    memory, or the GPU has no kernels of the model's attention."""
 
 
 class CannotShare(InvalidInput):

@@ -45,6 +45,8 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.machines.prices import LIST_PRICES
 from servers.records.sweep import PriceRecord
 from tests.sentences import mentions
+from traces import Program, Turn
+from traces.formats.native import write_programs
 
 ONE_USD = PriceRecord(1.0, "--price")
 AGENTS = 12
@@ -301,6 +303,15 @@ def test_a_model_that_does_not_fit_a_machine_leaves_it_out() -> None:
     assert [c.folder for c in found] == ["qwen3-32b_1-b300"]
     assert len(left_out) == 1
     assert "qwen3-32b" in left_out[0]
+
+
+def test_a_machine_that_holds_no_job_is_left_out(tmp_path: Path) -> None:
+    write_programs(tmp_path / "long.jsonl", [Program("p", (Turn(40_000, 5),))])
+    both = settings(hardware="l4,h100")
+    long = replace(both, load=replace(both.load, traces=(f"{tmp_path}/long.jsonl",)))
+    found, (reason,) = candidates(long, (1,), (None,))
+    assert [c.folder for c in found] == ["llama-3.1-8b_1-h100"]
+    assert mentions(reason, "40000 prompt", "llama-3.1-8b on l4")
 
 
 def test_a_model_that_fits_no_machine_is_refused_with_a_line_for_each() -> None:
