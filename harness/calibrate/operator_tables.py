@@ -36,7 +36,7 @@ SAME_OPERATORS = {
     "Mistral3ForConditionalGeneration": "LlamaForCausalLM",
 }
 """Architectures that the package does not know, and those with the same operators for text."""
-WINDOWS = ("GptOssForCausalLM",)
+WINDOWS = ("GptOssForCausalLM", "Gemma4ForConditionalGeneration", "MiMoV2FlashForCausalLM")
 """Architectures whose sliding windows are in the package's operators. It computes the attention of
 others without them, as if all layers attended to all tokens."""
 
@@ -139,13 +139,10 @@ def open_tables(
             f"{' and '.join(sorted(slots.values()))} for {hardware_name}"
         )
     what = f"--model {model_name} on {gpus} x {hardware_name}"
-    if llm.states is not None or llm.indexer is not None:
-        reason = f"{PACKAGE} has no operator for layers that keep a state"
-        if llm.states is None:
-            reason = "the formula that is fitted to operator tables has no term for an indexer"
+    if reason := _not_measured(llm):
         raise UnknownProfile(
-            f"{what}: {reason}; leave out --from for the analytic profile, or choose another "
-            "--model"
+            f"{what}: {PACKAGE} {reason}; leave out --from for the analytic profile, or choose "
+            "another --model"
         )
     whole = _whole_experts(llm, gpus)
     with _covered(what), TemporaryDirectory() as folder:
@@ -165,6 +162,15 @@ def open_tables(
     return OperatorTables(engine, what), Tables(
         package=package, system=system, engine_version=version
     )
+
+
+def _not_measured(llm: Model) -> str:
+    """Return what the package estimates in steps of the model, or nothing."""
+    if llm.states is not None and llm.states.inside:
+        return "measured the convolution of Mamba 2, but not its scan"
+    if llm.indexer is not None:
+        return "measured sparse attention of prompts after at most 128 cached tokens"
+    return ""
 
 
 def _refuse_unsupported_layers(llm: Model, what: str) -> None:

@@ -106,9 +106,11 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
     memory = _memory_bytes_per_s(gpu, n)
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
-    state_s = 0.0
+    serial_s = 0.0
     if llm.states is not None:
-        state_s = llm.states.layers * max(llm.states.flops / attention_flops, llm.states.token_s)
+        serial_s = llm.states.layers * max(llm.states.flops / attention_flops, llm.states.token_s)
+    if llm.indexer is not None:
+        serial_s += llm.indexer.layers * llm.indexer.token_s
     reduces = llm.reduces_per_layer * llm.layers
     reduced_bytes = reduces * llm.hidden * 2 * 2 * (n - 1) / n
     return {
@@ -119,7 +121,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
         # turn from base_ps.
         "sequence_ps": round(PS_PER_S * 2 * llm.state_bytes_on(n) / memory),
         "token_ps": round(
-            PS_PER_S * (2 * llm.token_params / flops + state_s + reduced_bytes / link)
+            PS_PER_S * (2 * llm.token_params / flops + serial_s + reduced_bytes / link)
         ),
         **_attention_ps(gpu, llm, n, windows=False),
         "window": llm.window
@@ -165,7 +167,16 @@ def _experts_ps(gpu: Hardware, llm: Model, n: int, token_ps: int) -> dict[str, A
         (tokens, max(round(PS_PER_S * llm.step_bytes(tokens) / memory), tokens * token_ps))
         for tokens in (1 << i for i in range(doublings + 1))
     ]
-    return {"knots": knots, "decode_ps": 0, "prefill_ps": 0, "mean_context_ps": 0}
+    decode_s = prompt_s = 0.0
+    if llm.indexer is not None:
+        decode_s, prompt_s = llm.indexer.decode_s, llm.indexer.prompt_s
+        decode_s, prompt_s = llm.indexer.layers * decode_s, llm.indexer.layers * prompt_s
+    return {
+        "knots": knots,
+        "decode_ps": round(PS_PER_S * decode_s),
+        "prefill_ps": round(PS_PER_S * prompt_s),
+        "mean_context_ps": 0,
+    }
 
 
 def _memory_bytes_per_s(gpu: Hardware, n: int) -> float:
@@ -294,12 +305,14 @@ def notes(
             "tokens, and a prefix hit ends at a block boundary where vLLM cached the state"
         )
     if llm.indexer is not None:
-        rate = "FP8" if llm.indexer.fp8 else "BF16"
+        rate, layer_s = "FP8" if llm.indexer.fp8 else "BF16", llm.indexer.decode_s
+        choice = "the choice itself takes no time"
+        if layer_s:
+            choice = f"kernels of sparse attention add {layer_s * 1000:g} ms per layer and decode"
         notes.append(
             f"a query attends to {llm.indexer.tokens:,} tokens at most, which indexers in "
             f"{llm.indexer.layers} of {llm.layers} layers choose; scores of prompts are computed "
-            f"at {ATTENTION_MFU:.0%} of published {rate} FLOP/s, and the choice itself takes no "
-            "time"
+            f"at {ATTENTION_MFU:.0%} of published {rate} FLOP/s, and {choice}"
         )
     if profile.max_model_len < llm.max_model_len:
         notes.append(

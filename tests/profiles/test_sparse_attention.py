@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from servers.basics.errors import DoesNotFit, InvalidInput
-from servers.profiles import MODELS, analytic_profile, hardware, notes
+from servers.profiles import MODELS, TableProfile, analytic_profile, hardware, notes
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import block_tokens_of
 from servers.profiles.kv_memory import FULL_ATTENTION
@@ -116,6 +116,21 @@ def test_attention_reads_the_chosen_tokens_and_the_indexer_all_keys() -> None:
     assert profile.pair_ps == round(2 * 61 * 64 * 128 / fp8)
 
 
+def test_kernels_of_sparse_attention_take_as_long_as_operator_tables_have(tmp_path: Path) -> None:
+    profile, llm = analytic_profile("h200", "deepseek-v3.2"), V32
+    products_s = 2 * llm.token_params / (8 * 1979e12 * 0.3)
+    reduced_s = 2 * 61 * 7168 * 2 * 2 * 7 / 8 / (450e9 * 0.8)
+    # 0.45 µs in each of 61 layers to choose tokens for one of a prompt
+    assert profile.token_ps == round((products_s + 61 * 0.45e-6 + reduced_s) * 1e12)
+    assert isinstance(profile, TableProfile)
+    assert profile.decode_ps == round(61 * 0.22e9)
+    assert profile.prefill_ps == round(61 * 0.8e9)
+    (tmp_path / "config.json").write_text(json.dumps(M3))  # tables of its kernels were not compared
+    m3 = analytic_profile("h200", str(tmp_path))
+    assert isinstance(m3, TableProfile)
+    assert (m3.decode_ps, m3.prefill_ps) == (0, 0)
+
+
 def test_minimax_m3_has_an_indexer_beside_the_keys_and_values_of_all_but_three_layers() -> None:
     llm = model_of(M3, "m3")
     queries, keys = 64 * 128, 4 * 128
@@ -159,7 +174,7 @@ def test_experts_listed_one_by_one_have_one_format() -> None:
 
 def test_a_note_states_what_is_assumed() -> None:
     said = notes(analytic_profile("h200", "glm-5.2-fp8"))
-    assert mentions(said, "2,048 tokens", "21 of 78 layers", "65% of published FP8")
+    assert mentions(said, "2,048 tokens", "21 of 78 layers", "65% of published FP8", "0.22 ms")
 
 
 @pytest.mark.parametrize("gpu", ["a100-80g", "l40s", "mi300x"])

@@ -89,6 +89,12 @@ class Indexer:
     """Whether each GPU has all heads."""
     block_tokens: int
     """The tokens of a block are a multiple of this."""
+    token_s: float = 0.0
+    """Time in which a layer chooses tokens for one token of a prompt, whatever else it computes."""
+    decode_s: float = 0.0
+    """Time that a layer adds to each step with decodes."""
+    prompt_s: float = 0.0
+    """Time that a layer adds to each step with tokens of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
