@@ -15,9 +15,13 @@ from reports.metrics.background import BACKGROUND
 from reports.metrics.measure import GROUPS
 from reports.metrics.metric import Group, Metric
 from reports.metrics.routing import ROUTING
+from servers.admission import STEP_TOKENS
 from servers.basics.atomic import write_file
-from servers.profiles import HARDWARE
+from servers.profiles import HARDWARE, MODELS, Model
+from servers.profiles.files import profile_for
+from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
+from servers.profiles.reference_steps import reference_steps
 from servers.variants import POLICIES
 from tools import laws
 from tools.agentx import read_agentx
@@ -31,6 +35,12 @@ from traces.formats.registry import PACKAGED, abouts, known_formats
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+MODEL_GPUS = ("h200", "b200")
+MODEL_COLUMNS = [
+    f"{gpu.upper()}: {what}"
+    for gpu in MODEL_GPUS
+    for what in ("KV tokens", "prompt / decode, ms", "step times")
+]
 PCIE: dict[float, str] = {PCIE3_X16: "PCIe 3", PCIE4_X16: "PCIe 4", PCIE5_X16: "PCIe 5"}
 
 
@@ -41,6 +51,10 @@ def tables() -> dict[str, str]:
         "hardware": table(
             ("name", "BF16 / FP8, TFLOP/s", "memory, GB/s", "GiB", "host link", "GPU link, GB/s"),
             _hardware(),
+        ),
+        "models": table(
+            ("model", "parameters", "KV bytes per token, states", "GPUs", "block", *MODEL_COLUMNS),
+            _models(),
         ),
         **_formats("trace formats", known_formats().built_in),
         **_formats("formats of the package", PACKAGED),
@@ -87,6 +101,31 @@ def _hardware() -> Iterator[list[str]]:
             *(f"{gpu.memory_bytes_per_s / 1e9:g}", f"{gpu.memory_bytes / GIB:.2f}", host),
             f"{gpu.link_bytes_per_s / 1e9:g}" if gpu.link_bytes_per_s else "–",
         ]
+
+
+def _models() -> Iterator[list[str]]:
+    """Models whose layers do not all keep all tokens."""
+    for llm in MODELS.values():
+        if llm.states is None and llm.window is None:
+            continue
+        gpus = llm.gpus or 1
+        kept, states = f"{llm.kv_bytes_per_token_on(gpus):,}", llm.state_bytes_on(gpus)
+        block = profile_for("b200", llm.name, gpus=gpus).block_tokens
+        yield [
+            *(code(llm.name), f"{llm.params / 1e9:.1f}B"),
+            f"{kept}, {states / 2**20:.1f} MiB per turn" if states else kept,
+            *(str(gpus), str(block)),
+            *(cell for gpu in MODEL_GPUS for cell in _on_machine(gpu, llm, gpus)),
+        ]
+
+
+def _on_machine(gpu: str, llm: Model, gpus: int) -> tuple[str, str, str]:
+    """Return KV tokens, the times of a prompt of 8,192 tokens and of a decode of 32 turns with
+    16,384 tokens each, and where they are from."""
+    profile = profile_for(gpu, llm.name, gpus=gpus)
+    steps = reference_steps(profile, STEP_TOKENS)
+    times = f"{steps[0].ms:,.0f} / {steps[5].ms:.1f}"
+    return f"{kv_tokens_of(profile, STEP_TOKENS):,}", times, profile.provenance
 
 
 def _formats(name: str, formats: Iterable[str]) -> dict[str, str]:
