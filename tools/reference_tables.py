@@ -19,7 +19,6 @@ from servers.admission import STEP_TOKENS
 from servers.basics.atomic import write_file
 from servers.profiles import HARDWARE, MODELS, Model
 from servers.profiles.files import profile_for
-from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
 from servers.profiles.reference_steps import reference_steps
 from servers.variants import POLICIES
@@ -125,7 +124,8 @@ def _on_machine(gpu: str, llm: Model, gpus: int) -> tuple[str, str, str]:
     profile = profile_for(gpu, llm.name, gpus=gpus)
     steps = reference_steps(profile, STEP_TOKENS)
     times = f"{steps[0].ms:,.0f} / {steps[5].ms:.1f}"
-    return f"{kv_tokens_of(profile, STEP_TOKENS):,}", times, profile.provenance
+    kv_tokens = profile.kv_tokens(STEP_TOKENS, profile.max_model_len)
+    return f"{kv_tokens:,}", times, profile.provenance
 
 
 def _formats(name: str, formats: Iterable[str]) -> dict[str, str]:
