@@ -111,6 +111,9 @@ class ActiveLoad:
         """Rounds for which a program is to stay."""
         self.rounds_left = float(sum([max(rounds - p.rounds, 0) for p in active]))
         reasoning = [p for p in active if p.open_turns]
+        last_rounds = len([p for p in reasoning if p.rounds >= rounds])
+        self.rounds_ahead = self.rounds_left + last_rounds
+        """Rounds until all active programs have left, at least one for each that reasons."""
         self.turns = len(reasoning)
         self.context = sum([p.context for p in reasoning])
         self.step_s = costs.decode_s(self.turns, self.context) if reasoning else 0.0
@@ -119,6 +122,10 @@ class ActiveLoad:
         """Number of programs that have rounds left."""
         self.impacts_s = float(sum(impacts))
         """What rebuilds of their contexts cost."""
+        self.ask_again()
+
+    def ask_again(self) -> None:
+        """Forget which programs do not fit."""
         self.refused = (math.inf, math.inf, math.inf)
         """The smallest program that did not fit: its tokens, its context, and the cost of its
         rebuild. None that has as much of each fits."""
@@ -171,7 +178,7 @@ class ProgressMachine:
     # Programs -----------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """The load has to be summed again, after any event."""
+        """The load has to be summed again, after any event of an active program."""
         self._known_load, self._has_room = None, False
 
     def add(self, program_id: str, program: ProgressProgram, now_s: float) -> None:
@@ -196,7 +203,9 @@ class ProgressMachine:
         program.arrived(prompt_tokens)
         if program.active:
             self.counted += program.tokens - before
-        self.changed()
+            self.changed()
+        elif self._known_load is not None:
+            self._known_load.ask_again()
 
     def finished(self, program: ProgressProgram, prompt: int, output: int, now_s: float) -> float:
         """Count a turn that has ended. Return the seconds for which its program keeps its place, by
@@ -241,14 +250,6 @@ class ProgressMachine:
         """Return the tokens by which active programs and one more are expected to grow."""
         load = self.load()
         return load.growth * (load.rounds + load.rounds_left)
-
-    def rounds_ahead(self) -> float:
-        """Return the rounds until all active programs have left, at least one for each that
-        reasons."""
-        rounds, ahead = self.target_rounds, 0.0
-        for program in self.active.values():
-            ahead += max(rounds - program.rounds, 1 if program.open_turns else 0)
-        return ahead
 
     def make_room(self, now_s: float, arriving: ProgressProgram | None = None) -> list[str]:
         """Return the acting programs to pause, and mark reasoning ones to leave, if contexts and

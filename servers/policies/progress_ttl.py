@@ -163,7 +163,7 @@ class ProgressTtl(Policy):
     # Events -------------------------------------------------------------------------------------
 
     def arrived(self, request: Request, now_s: float) -> None:
-        self._change(now_s)
+        self._pass_time(now_s)
         program = self._programs.get(request.program_id)
         if program is None:
             program = self._programs[request.program_id] = ProgressProgram()
@@ -328,7 +328,7 @@ class ProgressTtl(Policy):
         self._pass_deadlines(now_s)
         overdue = len(self._held) - len(self._recencies)
         before = overdue + bisect_right(self._recencies, self._recency(held))
-        ahead = machine.rounds_ahead() + rounds * before
+        ahead = machine.load().rounds_ahead + rounds * before
         return patience_s(ahead, per_s, self._resume_after_s)
 
     def _let_through(self, request: Request) -> None:

@@ -101,6 +101,7 @@ class Backend(ProgressMachine):
     def hold(self, program_id: str, program: RoutedProgram) -> None:
         """Let a paused program wait, or note that another turn of it is held back."""
         self.waiting[program_id] = program
+        self.none_fits_until_s = -math.inf
         tokens, rebuild_s = program.tokens, self.rebuild_s(program)
         heapq.heappush(self._smallest, (tokens, program_id))
         heapq.heappush(self._cheapest, (rebuild_s, tokens, program_id))

@@ -226,7 +226,7 @@ class ProgramScheduling(Router):
             if rounds == 0 or turns_per_s == 0:
                 return self._resume_after_s
             per_s += turns_per_s
-            ahead += backend.rounds_ahead()
+            ahead += backend.load().rounds_ahead
             for item in backend.waiting.items():
                 if resume_key(item, self._by_arrival, now_s) < mine:
                     ahead += rounds

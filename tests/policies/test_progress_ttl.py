@@ -84,6 +84,22 @@ def test_a_larger_batch_is_worth_the_reserve_if_its_decodes_gain_more_than_a_pre
         assert policy.admit(arrives(policy, "f", 7001, 3.0), 0, 3.0) == answer
 
 
+def test_an_arrival_of_a_paused_program_is_no_reason_to_sum_the_active_ones_again() -> None:
+    steps: list[int] = []
+
+    def decode_s(turns: int, _context_tokens: int) -> float:
+        steps.append(turns)
+        return 1.0
+
+    policy = ProgressTtl(Costs(COSTS.prefill_s, kv_tokens=10_000, decode_step_s=decode_s))
+    starts(policy, "a", 4900, 0.0)
+    assert policy.admit(arrives(policy, "b", 4901, 1.0), 0, 1.0) == "stop"
+    assert steps == [1]
+    assert policy.admit(arrives(policy, "c", 4902, 2.0), 0, 2.0) == "stop"
+    assert policy.admit(arrives(policy, "d", 4900, 3.0), 0, 3.0) == "run"
+    assert steps == [1]
+
+
 def test_the_program_whose_turn_ended_last_goes_first_and_new_ones_last(
     policy: ProgressTtl,
 ) -> None:
