@@ -98,7 +98,7 @@ class PolicyRunner(Generic[Turn, KV]):
         self.admits = type(policy).admit is not Policy.admit
         """Whether the policy overrides `admit`, and so may hold turns back."""
         self.now_ps = 0
-        self.now_s = 0.0
+        """The clock, which the engine sets before each call."""
         self.waiting: RankedQueue[Turn] = RankedQueue()
         """Turns that the engine may admit next."""
         self.queued: dict[int, Turn] = {}
@@ -136,9 +136,11 @@ class PolicyRunner(Generic[Turn, KV]):
         """Number of programs that have not ended."""
         return len(self._programs)
 
-    def set_clock(self, now_ps: int) -> None:
-        self.now_ps = now_ps
-        self.now_s = seconds(now_ps)
+    @property
+    def now_s(self) -> float:
+        """Not kept, since most steps of vLLM do not need it, and a division of large integers uses
+        code that no longer is in the CPU's caches."""
+        return seconds(self.now_ps)
 
     # Events of the engine -----------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class SglangEngine(SteppedEngine):
         """Record an arrival, and number it."""
         self._arrived += 1
         sequence.view.id = self._arrived
-        self._runner.set_clock(self.now_ps)
+        self._runner.now_ps = self.now_ps
         self._runner.arrived(sequence)
 
     def _admit_if_waiting(self, sequence: Sequence, tokens: int, hit: int) -> None:
@@ -59,7 +59,7 @@ class SglangEngine(SteppedEngine):
         runs already."""
         if sequence.phase not in (Phase.QUEUE, Phase.PREEMPTED):
             return
-        self._runner.set_clock(self.now_ps)
+        self._runner.now_ps = self.now_ps
         self._runner.admitted(sequence, tokens, hit)
         sequence.start(self.now_ps)
         if sequence.hits is None:
@@ -68,12 +68,12 @@ class SglangEngine(SteppedEngine):
     def _record_retraction(self, sequence: Sequence) -> None:
         sequence.preemptions += 1
         sequence.enter(Phase.PREEMPTED, self.now_ps)
-        self._runner.set_clock(self.now_ps)
+        self._runner.now_ps = self.now_ps
         self._runner.preempted(sequence)
 
     def _end_batch(self, prefilled: Iterable[Sequence], finished: list[Sequence]) -> None:
         """Record the end of a batch: the turns whose prompt is computed, and those that ended."""
-        self._runner.set_clock(self.now_ps)
+        self._runner.now_ps = self.now_ps
         for sequence in prefilled:
             if sequence.first_token_ps is None:
                 sequence.first_token_ps = self.now_ps

@@ -162,7 +162,7 @@ class Engine:
         """Take the turns that have arrived, and begin to compute a batch, until `due_ps`. Return
         False if there is nothing to compute."""
         decodes = self._decodes
-        self._runner.set_clock(self.now_ps)
+        self._runner.now_ps = self.now_ps
         for program_id in self._ended_programs:
             self._runner.end_program(program_id)
         self._ended_programs.clear()
@@ -195,7 +195,7 @@ class Engine:
         self._known_ps = self.now_ps + duration_ps(steps - 1, self._first_ps, self._increment_ps)
         self.now_ps = self._ended_ps = self.due_ps
         self.steps += steps
-        self._runner.set_clock(self.now_ps)
+        self._runner.now_ps = self.now_ps
         self._collect(batch, steps)
         for sequence in batch.skipped:
             self._decodes.join(sequence)

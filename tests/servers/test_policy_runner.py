@@ -257,10 +257,10 @@ def test_a_program_that_has_been_idle_for_too_long_ends_when_another_turn_arrive
     recording = RecordingRunner(idle_s=60.0)
     recording.runner.arrived(Turn(0, "active"))
     recording.serve(Turn(1, "a"))
-    recording.runner.set_clock(60 * PS_PER_S)
+    recording.runner.now_ps = 60 * PS_PER_S
     recording.serve(Turn(2, "b"))
     assert recording.released == []
-    recording.runner.set_clock(61 * PS_PER_S)
+    recording.runner.now_ps = 61 * PS_PER_S
     recording.serve(again := Turn(3, "active"))
     assert recording.released == ["a"]
     assert again.view.index == 1
@@ -290,7 +290,7 @@ def test_pins_that_are_replaced_long_before_they_expire_take_no_more_memory() ->
         recording.runner.arrived(cancelled := Turn(1000 + number, "a"))
         recording.runner.aborted(cancelled)
         assert len(recording.runner.pins._expiry) <= MIN_COMPACTED + 1
-    recording.runner.set_clock(11 * PS_PER_S)
+    recording.runner.now_ps = 11 * PS_PER_S
     recording.runner.start_step(lambda: 0)
     assert len(recording.runner.pins) == 0
 
@@ -300,7 +300,7 @@ def test_steps_are_steady_until_an_event_a_queued_turn_the_end_of_a_program_or_o
     runner, turn = recording.runner, Turn(2, "b")
 
     def is_steady(at_s: float) -> bool:
-        runner.set_clock(round(at_s * PS_PER_S))
+        runner.now_ps = round(at_s * PS_PER_S)
         return runner.now_ps < runner.steady_until_ps
 
     happens: list[Callable[[], object]] = [
@@ -322,7 +322,7 @@ def test_steps_are_steady_until_an_event_a_queued_turn_the_end_of_a_program_or_o
 def test_a_step_after_one_in_which_pins_expired_is_not_steady() -> None:
     recording = RecordingRunner()
     recording.serve(Turn(1, "a"))
-    recording.runner.set_clock(10 * PS_PER_S)
+    recording.runner.now_ps = 10 * PS_PER_S
     recording.runner.start_step(lambda: 0)
     assert recording.released == ["a"]
     assert recording.runner.steady_until_ps == 0

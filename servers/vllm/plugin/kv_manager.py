@@ -232,11 +232,10 @@ class ReclaimingKVManager:
         pool, runner = self._manager.block_pool, self._runner
         if pool.get_num_free_blocks() > free:
             return False
-        if (runner.reranks or not self.settled) and self._next_turn() is not turn:
-            return False
-        if not self.settled and runner.would_reclaim(turn, self._others()):
-            return False
-        self.settled = True
+        if not self.settled:
+            if self._next_turn() is not turn or runner.would_reclaim(turn, self._others()):
+                return False
+            self.settled = True
         return missed is None or pool.get_cached_block(missed, [0]) is None
 
     def _is_computing_state(self, kwargs: dict[str, Any]) -> bool:

@@ -181,7 +181,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def add_request(self, request: Request) -> None:
         if request.request_id not in self.requests:
-            self.runner.set_clock(self.clock_ps())
+            self.runner.now_ps = self.clock_ps()
             turn = self.turns[request.request_id] = self._turn(request)
             self._replay_answer(request)
             request.priority = 0
@@ -226,7 +226,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         turn = self.turns.get(request.request_id)
         if turn is None:
             return super()._free_request(request, *args, **kwargs)
-        self.runner.set_clock(self.clock_ps())
+        self.runner.now_ps = self.clock_ps()
         self.waiting.remove_request(request)
         self._loading.discard(request.request_id)
         turn.view.output_tokens = request.num_output_tokens
@@ -270,7 +270,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         """Release all pins first, since vLLM refuses while any block is in use."""
-        self.runner.set_clock(self.clock_ps())
+        self.runner.now_ps = self.clock_ps()
         for active in self.runner.pins:
             self.runner.unpin(active.pin.program_id, "reset")
         return bool(super().reset_prefix_cache(*args, **kwargs))
@@ -284,7 +284,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         runner, queue, observer = self.runner, self.waiting, self._observer
         begun_s = 0.0 if observer is None else time.monotonic()
-        runner.set_clock(self.clock_ps())
+        runner.now_ps = self.clock_ps()
         if runner.now_ps >= runner.steady_until_ps:
             self._reclaiming_manager.settled = False
             if self.guard is not None:
@@ -308,7 +308,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         if runner.admits:
             if self._held_back and self._metrics is not None:
                 self._metrics.count_held_back()
-            runner.requeue_skipped()
+            if runner.waiting.skipped:
+                runner.requeue_skipped()
         displaced, queue.displaced = queue.displaced, None
         if displaced:
             queue.prepend_requests(displaced)

@@ -89,4 +89,6 @@ class AdmittedRequests(RankedRequests):
         self._candidate = candidate
 
     def __bool__(self) -> bool:
-        return super().__bool__() and not (self.in_step and self._candidate() is None)
+        if not self.in_step:
+            return bool(self._requests)
+        return bool(self._requests) and not self._is_refused() and self._candidate() is not None

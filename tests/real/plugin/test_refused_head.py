@@ -126,12 +126,13 @@ def test_it_is_admitted_in_the_step_in_which_blocks_are_free_for_it(server: Serv
     assert running(server) == ["first", "smaller"]
 
 
-def test_a_turn_that_comes_to_be_before_it_is_admitted_without_an_event(server: Server) -> None:
+def test_a_turn_that_an_event_ranks_before_it_is_admitted(server: Server) -> None:
     server.send("small", 16, 5)
     for _ in range(3):
         step(server.vllm)
         assert running(server) == ["first"]
     server.policy.program, server.policy.changed = "small", [3]
+    server.send("large", 80, 5)
     step(server.vllm)
     assert running(server) == ["first", "small"]
 
