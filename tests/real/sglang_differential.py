@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 from servers.routers.base import UNKNOWN_COSTS
 from servers.sglang.schedulers import sglang_variants
 from servers.sglang.sim import SglangSim
-from servers.sglang.virtual_time.process import declare_operators, import_engine
 from servers.variants import make_policy
 from tests.real.outcomes import SUMMARY, Outcome, first_difference, outcome
 from tests.real.plugin.random_worlds import World, world
@@ -148,6 +147,8 @@ def check(seed: int) -> Verdict:
 
 
 def main(first: int = 0, count: int = 2000) -> int:
+    from servers.sglang.virtual_time.process import declare_operators, import_engine
+
     started_s, seen, differ = time.monotonic(), Counter[str](), 0
     _operators = declare_operators()
     import_engine()
