@@ -130,14 +130,14 @@ def test_a_hanging_tool_is_ended_at_the_time_limit_and_its_cell_fails_a_gate(
     warm: Warm, tmp_path: Path, url: str
 ) -> None:
     plans = {"hangs": ["echo one", "sleep 1000"], "harmless": ["echo one"]}
-    begin(warm, tmp_path, url, plans, "--task-limit-s", "8")
+    begin(warm, tmp_path, url, plans, "--task-limit-s", "12")
     assert warm.end() == 1
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
-    assert ends["hangs"]["error"] == "the program exceeded its limit of 8 s"
+    assert ends["hangs"]["error"] == "the program exceeded its limit of 12 s"
     assert ends["harmless"]["error"] is None
     last = [t for t in lines(tmp_path, "turns.jsonl") if t["program_id"] == "hangs"][-1]
-    assert last["error"] == "the program exceeded its limit of 8 s"
-    first = "the program exceeded its limit of 8 s"
+    assert last["error"] == "the program exceeded its limit of 12 s"
+    first = "the program exceeded its limit of 12 s"
     assert f"1 failed turn in 1 job (first: {first})" in output_of(tmp_path)
 
 
@@ -180,7 +180,7 @@ def test_an_interrupted_run_leaves_its_records_and_no_process(
     end: signal.Signals, options: tuple[str, ...], warm: Warm, tmp_path: Path, url: str
 ) -> None:
     plans = {"a": ["echo one", "sleep 1000"], "b": ["setsid nohup sleep 1000 & sleep 1000"]}
-    limited = ("--task-limit-s", "5", *options)
+    limited = ("--task-limit-s", "8", *options)
     run = begin(warm, tmp_path, url, plans, *limited)
     turns = tmp_path / "o" / CELL / "turns.jsonl"
     wait_until(lambda: turns.exists() and turns.read_text().count("\n") == 3)
