@@ -282,9 +282,9 @@ REAL = [
     Fault(
         "vLLM: EngineCore stopped (SIGSTOP); `/health` still answers 200",
         "core stopped",
-        "http://… is stuck: no byte for … in 12 s (--stuck-after-s)",
+        "http://… is stuck: no byte for … in 20 s (--stuck-after-s)",
         Outcome.FAILED,
-        "http://… is stuck: no byte for … in 12 s (--stuck-after-s)",
+        "http://… is stuck: no byte for … in 20 s (--stuck-after-s)",
         "`--stuck-after-s` (900 s) without a byte of any turn",
     ),
 ]

@@ -20,7 +20,7 @@ from tests.real.test_sweep import START_S, begin
 
 pytestmark = pytest.mark.usefixtures("forked_vllm", "every_tensor_is_mapped")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-TIMEOUTS = ("--lost-after-s", "12", "--stuck-after-s", "12")
+TIMEOUTS = ("--lost-after-s", "20", "--stuck-after-s", "20")
 MAX_NOTICED_S = 60.0
 POLICY = "fcfs"
 
