@@ -140,9 +140,11 @@ test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## ru
 		wait $$alone && exit $$tests
 
 # Three files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory, and
-# waits for time limits and for processes to end.
+# waits for time limits and for processes to end. Beside them, those with podman run one after the other.
 test-real: .venv/installed-test environments  ## run the tests against a real vLLM on this CPU
-	$(REAL) $(PYTEST) $(PARALLEL) 3 -m 'not serial' tests/real
+	$(REAL) $(PYTEST) -m podman tests/real & podman=$$!; \
+		$(REAL) $(PYTEST) $(PARALLEL) 3 -m 'not serial and not podman' tests/real && tests=0 || tests=1; \
+		wait $$podman && exit $$tests
 	$(REAL) $(PYTEST) -m serial tests/real
 
 # Runs under the interpreter of the serving engine, which has most of our libraries; the others come
@@ -191,8 +193,8 @@ reliability: .venv/installed-test  ## regenerate docs/reference/reliability.md f
 crash: .venv/installed-test  ## kill `bench sweep` KILLS=200 times, and fail every write in every way
 	TURNSTILE_KILLS=$(KILLS) TURNSTILE_EVERY_FAULT=1 $(BIN)/pytest -q tests/crash
 
-crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS=200 times against a real vLLM
-	TURNSTILE_KILLS=$(KILLS) TURNSTILE_VLLM_PYTHON=$(CURDIR)/$(VLLM_PYTHON) $(BIN)/pytest -q tests/real/test_launcher.py -k random
+crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS=200 times against a real vLLM, and at each stage
+	TURNSTILE_KILLS=$(KILLS) TURNSTILE_VLLM_PYTHON=$(CURDIR)/$(VLLM_PYTHON) $(BIN)/pytest -q tests/real/test_launcher.py tests/real/test_crash.py -k killed_at
 
 bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only

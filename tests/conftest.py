@@ -1,9 +1,9 @@
 """Markers, hypothesis profile and fixtures shared by all groups of tests.
 
-Two markers divide the tests into groups. `acceptance` marks those that take long: `make test`
-leaves them out, `make test-all` runs them. `serial` marks those that run one at a time in a process
-of their own. Tests get their markers by path, from `ACCEPTANCE` and `SERIAL` below; a single test
-of a file can also be marked `acceptance` there.
+Three markers divide the tests into groups. `acceptance` marks those that take long: `make test`
+leaves them out, `make test-all` runs them. `serial` and `podman` mark those that run one at a time
+in a process of their own. Tests get their markers by path, from the tuples below; a single test of
+a file can also be marked `acceptance` there.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ ACCEPTANCE = (
     "traces/test_exports_in_other_tools.py",
 )
 """Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
-SERIAL = (
-    # The locks of podman belong to the whole machine, and beside a server it is slow to remove.
+PODMAN = (
     "real/test_agent_container.py",
     "real/test_container.py",
     "real/test_container_escapes.py",
+)
+"""Files whose tests use podman, whose locks belong to the whole machine."""
+SERIAL = (
     # Beside a second server the client runs so late that it disconnects from a turn that has ended.
     "real/test_pins.py",
-    "real/test_profile.py",
     # It counts all objects and the memory of its process.
     "soak",
 )
 """Folders and files whose tests share no process, and those of `real` no machine: they measure time
-or memory, or use podman."""
+or memory."""
 BENCHMARKS = "bench"
 """A folder that `make bench` and, every night, `make bench-once` run."""
 SERIAL_RUNS = ("serial", "acceptance and serial")
@@ -74,12 +75,14 @@ WITHOUT_SLOW, ONLY_SLOW = "not acceptance", "acceptance and not serial"
 FIRST = (
     "real/test_agents.py",
     "real/test_plugin.py",
-    "real/test_launcher.py",
-    "real/test_faults.py",
-    "real/test_crash.py",
-    "real/test_sweep.py",
+    "real/test_vllm_package.py",
+    "real/test_recorded_answers.py",
     "real/test_vllm_virtual.py",
     "real/test_offload.py",
+    "real/test_faults.py",
+    "real/test_profile.py",
+    "real/test_launcher.py",
+    "real/test_sweep.py",
     "faults",
     "docs",
     "agents/test_runs.py",
@@ -91,7 +94,8 @@ FIRST = (
 )
 """The longest files, which run first, so that at the end no worker waits for a long file. A worker
 gets its next file when two tests of the last one are left, so of files of one or two tests that
-begin together the first ones are not followed by the longest."""
+begin together the first ones are not followed by the longest. The order of `real` is the one in
+which three workers ended at nearly the same time in simulations with the durations of past runs."""
 
 # Hypothesis draws the same examples each time, so that results are reproducible: few on each push,
 # and every night `make test EXAMPLES=many`. --hypothesis-profile=default draws others.
@@ -161,7 +165,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @cache
 def _markers(file: Path) -> list[str]:
-    groups = (("acceptance", ACCEPTANCE), ("serial", SERIAL))
+    groups = (("acceptance", ACCEPTANCE), ("podman", PODMAN), ("serial", SERIAL))
     return [marker for marker, paths in groups if any(map(file.is_relative_to, _below(paths)))]
 
 

@@ -16,9 +16,9 @@ FORKED = Path(__file__).parent / "forked"
 def forked() -> Iterator[None]:
     """vLLM's processes are forked from its first, so that a server starts in half the time.
 
-    On a CPU each of a server's three processes imports vLLM, which takes eight seconds. The servers
-    with LMCache and of the fixture of `test_profile.py`, whose times count, do without, as those of
-    users, and so do those of `test_launcher.py` that are stopped or given a flag vLLM rejects.
+    On a CPU each of a server's three processes imports vLLM, which takes eight seconds. The server
+    with LMCache does without, as those of users, and so do those of `test_launcher.py` that are
+    stopped or given a flag vLLM rejects.
     """
     path = filter(None, [str(FORKED), os.environ.get("PYTHONPATH")])
     with pytest.MonkeyPatch.context() as patch:

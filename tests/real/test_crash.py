@@ -1,9 +1,10 @@
 """A live sweep on a real vLLM, of a policy that admits programs, that is killed while its server
-boots, and while it serves."""
+boots, and while it serves: every night (`make crash-live`)."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from tests.lines import read_lines
 from tests.processes import wait_until, wait_until_gone
 from tests.real.test_sweep import BURST_JPS, START_S, begin
 
-pytestmark = pytest.mark.usefixtures("forked_vllm")
+pytestmark = [
+    pytest.mark.skipif("TURNSTILE_KILLS" not in os.environ, reason="make crash-live runs it"),
+    pytest.mark.usefixtures("forked_vllm"),
+]
 POLICY = "thunderagent"
 CELL = f"{POLICY}_jps{BURST_JPS}_seed1"
 TURNS = sorted((f"job-{k}", turn) for k in range(6) for turn in range(3))
