@@ -100,7 +100,7 @@ which three workers ended at nearly the same time in simulations with the durati
 # Hypothesis draws the same examples each time, so that results are reproducible: few on each push,
 # and every night `make test EXAMPLES=many`. --hypothesis-profile=default draws others.
 SLOW_EXAMPLES = (HealthCheck.too_slow, HealthCheck.data_too_large)
-for profile, examples in (("few", 15), ("many", 200)):
+for profile, examples in (("few", 10), ("many", 200)):
     settings.register_profile(
         profile,
         derandomize=True,
