@@ -84,13 +84,12 @@ def test_an_interpreted_class_can_derive_from_every_compiled_policy(core: Path) 
 
 
 SHORT_OF_MEMORY = SweepSettings(
-    policies="all",
     jps="0.2",
     load=Load(programs=24, once=True),
     machine=Machine(kv_blocks=10_000, offload_gb=30, ssd_gb=60),
 )
+"""The sweep of `.ci/results`, whose test compares every policy, compiled, with saved results."""
 SWEEPS = {
-    "every policy, short of memory, with two offload tiers": SHORT_OF_MEMORY,
     "a steady state, and more jobs than finish": SweepSettings(
         policies="autellix+", jps="0.02,0.2", no_capacity=True, seeds="1"
     ),
@@ -98,7 +97,7 @@ SWEEPS = {
         policies="continuum", jps="0.1", load=Load(programs=24, once=True)
     ),
     "sliding windows": SweepSettings(
-        policies="fcfs,continuum,infercept",
+        policies="continuum",
         jps="1",
         load=Load(programs=8, once=True),
         machine=Machine(hardware="a100-80g", model="gpt-oss-20b", kv_blocks=20_000),
@@ -118,7 +117,7 @@ SWEEPS = {
         policies="infercept",
         server=Server(
             disaggregate="1P2D,2P1D",
-            router="sticky,thunderagent,tests.compiled.derived:LongPromptsLast",
+            router="thunderagent,tests.compiled.derived:LongPromptsLast",
             transfer_gb_per_s=5.0,
             transfer_latency_s=0.01,
         ),

@@ -28,7 +28,7 @@ from tests.crash.trials import (
     wait_for_end_of,
 )
 
-KILLS = int(os.environ.get("TURNSTILE_KILLS", "8"))
+KILLS = int(os.environ.get("TURNSTILE_KILLS", "4"))
 PROGRAMS = 60
 """Enough for a cell to take as long as a report."""
 SIX_CELLS = (

@@ -23,4 +23,4 @@ def url() -> Iterator[str]:
 def test_turns_that_were_measured_are_never_measured_again(
     warm: Warm, url: str, tmp_path: Path
 ) -> None:
-    survives(max(KILLS // 4, 3), warm, url, tmp_path)
+    survives(max(KILLS // 4, 2), warm, url, tmp_path)
