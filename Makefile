@@ -120,7 +120,7 @@ results: .venv/installed  ## check that a sweep in virtual time equals .ci/basel
 baseline: .venv/installed  ## regenerate .ci/baseline.json.gz after an intended change of results
 	@.ci/results --renew
 
-# mypy uses one core for a minute, beside the tests or, with -j2, beside the compilation of the core.
+# mypy uses one core for a minute, beside the tests or, with -j3, beside the compilation of the core.
 test: .venv/installed-test $(if $(filter test-all,$(MAKECMDGOALS)),build/core/core.json types)  ## run linters, type checks and all tests but the slow ones: EXAMPLES=few|many, some minutes
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -133,7 +133,7 @@ types: .venv/installed-test  ## check types only
 	$(BIN)/mypy
 
 # With `make environments test-all` the environments are installed before the slow tests begin, so
-# that none is skipped for want of one; with -j2 they are installed while `make test` runs.
+# that none is skipped for want of one; with -j3 they are installed while `make test` runs.
 test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
 	$(PYTEST) -m 'acceptance and serial' & alone=$$!; \
 		$(CORE) $(PYTEST) $(PARALLEL) $$(($(CORES) + 1)) -m 'acceptance and not serial' && tests=0 || tests=1; \
