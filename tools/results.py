@@ -21,8 +21,9 @@ from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacity_ratio
 from reports.statistics.over_seeds import geometric_mean, mean_of_positive, paired_ratio
 from servers.records.settings import HorizonRecord
+from servers.variants import TUNED
 
-NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "--out")
+NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "--out", "--keep")
 """Options that other fields hold, or that affect no result."""
 STEADY, DAY, AGENTS = "steady", "day", "agents"
 """Kinds of load: jobs/s in steady state after a burst, jobs/s within a horizon, and agents."""
@@ -82,6 +83,8 @@ class TableResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Policies that know the future."""
     capacities: dict[str, dict[str, float | Kind]] = {}
     """By variant and seed: jobs/s or agents, or the kind of a capacity that is no number."""
+    tuned: str = ""
+    """`fcfs-tuned` with the settings that were found; its capacities are those of `fcfs-tuned`."""
     load: str = STEADY
     horizon: str = ""
     """In words, of jobs/s within a horizon."""
@@ -119,6 +122,7 @@ def result_of(folder: Path) -> TableResult:
     workload = sweep["workload"]
     settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
     provenance = answer["provenance"]
+    tuned = next((each for each in answer["capacities"] if each.startswith(f"{TUNED}(")), "")
     return TableResult(
         workload=workload.get("recipe") or workload["name"],
         recorded="recipe" not in workload,
@@ -129,9 +133,12 @@ def result_of(folder: Path) -> TableResult:
         code_sha256=[provenance["code_sha256"]],
         references=answer["references"],
         capacities={
-            variant: {seed: _capacity(each) for seed, each in found["by_seed"].items()}
+            TUNED if variant == tuned else variant: {
+                seed: _capacity(each) for seed, each in found["by_seed"].items()
+            }
             for variant, found in answer["capacities"].items()
         },
+        tuned=tuned,
         load=_kind_of_load(sweep),
         horizon=_horizon(sweep),
         slo=(sweep.get("search") or {}).get("slo", ""),
@@ -188,6 +195,7 @@ def merged(old: Iterable[TableResult], new: Iterable[TableResult]) -> list[Table
                 code_sha256=sorted({*before.code_sha256, *result.code_sha256}),
                 references=sorted({*before.references, *result.references}),
                 capacities=before.capacities | result.capacities,
+                tuned=result.tuned or before.tuned,
                 loads=_newest(before.loads, result.loads),
             )
         by_key[result.key] = result

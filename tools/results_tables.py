@@ -15,6 +15,7 @@ import orjson
 from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import paired_ratio
+from servers.variants import TUNED
 from tools.results import (
     AGENTS,
     DAY,
@@ -38,11 +39,11 @@ SHOWN = (
 RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
-LOADS = {DAY: "jobs/s", AGENTS: "agents", STEADY: "jobs/s, after a burst"}
-COMPARED = ("continuum", "infercept", "thunderagent", "turnstile", "lmcache")
-"""Policies of the table of loads, with the baseline."""
+LOADS = {DAY: "jobs/s", AGENTS: "agents"}
 DASH = "–"
 BASELINE = "fcfs"
+COMPARED = (TUNED, "continuum", "infercept", "thunderagent", "turnstile", "lmcache")
+"""Policies of the table of loads, with the baseline."""
 
 
 def tables(results: Sequence[TableResult]) -> dict[str, str]:
@@ -50,7 +51,8 @@ def tables(results: Sequence[TableResult]) -> dict[str, str]:
     every, results = results, [result for result in results if result.load == STEADY]
     return {
         "loads": table(
-            ("load", "workload", "machine", "seeds", BASELINE, *COMPARED), _by_load(every)
+            ("load", "workload", "machine", "seeds", "against", "its capacity", *COMPARED),
+            _by_load(every),
         ),
         "capacities": "\n".join(_capacities(results)),
         "recipes": table(
@@ -76,7 +78,8 @@ def code(name: str) -> str:
 
 
 def interval(ratio: Estimate) -> str:
-    return f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+    limits = f" ({ratio.low:.2f}–{ratio.high:.2f})" if ratio.has_interval else ""
+    return f"{ratio.value:.2f}{limits}"
 
 
 def _is_fitted(result: TableResult) -> bool:
@@ -117,26 +120,34 @@ def _capacities(results: Sequence[TableResult]) -> Iterator[str]:
 
 
 def _by_load(results: Sequence[TableResult]) -> Iterator[list[str]]:
-    """Yield a row per load of the workloads and machines that have another one than a steady
-    state."""
-    places = {each.key[:3] for each in results if each.load != STEADY}
+    """Yield a row per load other than a steady state and per baseline: stock vLLM, and stock vLLM
+    with the settings that were found."""
+    shown = [each for each in results if each.load in LOADS]
     order = list(LOADS)
-    for result in sorted(results, key=lambda each: (order.index(each.load), each.key)):
-        if result.key[:3] not in places:
-            continue
-        base, seeds = result.capacity(BASELINE), len(result.per_s(BASELINE))
-        ratios = {name: result.ratio(name, BASELINE) for name in COMPARED}
-        found = {name: ratio.value for name, ratio in ratios.items() if ratio}
-        best = max([1.0, *found.values()])
-        load = ", ".join(filter(None, (LOADS[result.load], result.horizon)))
-        yield [
-            *(load, _workload(result), MACHINES[result.hardware], str(seeds)),
-            DASH if base is None else _bold(f"{base.value:.3g}", best == 1),
-            *(
-                _bold(f"{found[name]:.2f}", found[name] == best) if name in found else DASH
-                for name in COMPARED
-            ),
-        ]
+    for result in sorted(shown, key=lambda each: (order.index(each.load), each.key)):
+        yield _row_against(result, BASELINE, BASELINE)
+        if result.tuned and result.per_s(TUNED) != result.per_s(BASELINE):
+            yield _row_against(result, TUNED, result.tuned)
+
+
+def _row_against(result: TableResult, baseline: str, name: str) -> list[str]:
+    base, by_seed = result.capacity(baseline), result.per_s(baseline)
+    others = [each for each in COMPARED if each != baseline]
+    ratios = {each: ratio for each in others if (ratio := result.ratio(each, baseline))}
+    best = max([1.0, *(ratio.value for ratio in ratios.values())])
+    load = ", ".join(filter(None, (LOADS[result.load], result.horizon)))
+    multiples = {
+        each: "1.00" if result.per_s(each) == by_seed else interval(ratio)
+        for each, ratio in ratios.items()
+    }
+    return [
+        *(load, _workload(result), MACHINES[result.hardware], str(len(by_seed)), code(name)),
+        DASH if base is None else _bold(f"{base.value:.3g}", best == 1),
+        *(
+            _bold(multiples[each], ratios[each].value == best) if each in ratios else DASH
+            for each in COMPARED
+        ),
+    ]
 
 
 def _bold(text: str, is_bold: bool) -> str:

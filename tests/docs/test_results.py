@@ -56,8 +56,10 @@ def result(
     recorded: bool = True,
     kind: str = STEADY,
     horizon: str = "",
+    tuned: str = "",
 ) -> TableResult:
     return TableResult(
+        tuned=tuned,
         load=kind,
         horizon=horizon,
         workload="mini-swe-agent",
@@ -96,17 +98,28 @@ def test_a_capacity_that_is_no_number_is_a_word() -> None:
     assert rows(found["capacities"])["*clairvoyant*"] == ["none"]
 
 
-def test_the_loads_of_a_workload_are_compared_and_other_tables_have_steady_states_only() -> None:
-    burst = result({"fcfs": (0.2,), "turnstile": (0.4,), "lmcache": (0.1,)})
-    agents = result({"fcfs": (10.0,), "turnstile": (9.0,), "lmcache": (15.0,)}, kind=AGENTS)
-    found = tables([burst, agents])
-    assert found["loads"].splitlines()[2:] == [
-        "| agents | recorded mini-swe-agent | H100 | 1 | 10 | – | – | – | 0.90 | **1.50** |",
-        "| jobs/s, after a burst | recorded mini-swe-agent | H100 | 1 | 0.2 | – | – | – | **2.00**"
-        " | 0.50 |",
+def test_capacities_of_agents_are_compared_with_fcfs_and_with_fcfs_tuned() -> None:
+    """Of 10, 12, 9 and 15 agents, 12 ÷ 10 = 1.20, 9 ÷ 10 = 0.90, 15 ÷ 10 = 1.50; 9 ÷ 12 = 0.75 and
+    15 ÷ 12 = 1.25. One seed gives no interval."""
+    burst = result({"fcfs": (0.2,), "turnstile": (0.4,)})
+    found = {"fcfs": (10.0,), "fcfs-tuned": (12.0,), "turnstile": (9.0,), "lmcache": (15.0,)}
+    agents = result(found, kind=AGENTS, tuned="fcfs-tuned(step_tokens=8192)")
+    row = "| agents | recorded mini-swe-agent | H100 | 1 |"
+    shown = tables([burst, agents])
+    assert shown["loads"].splitlines()[2:] == [
+        f"{row} `fcfs` | 10 | 1.20 | – | – | – | 0.90 | **1.50** |",
+        f"{row} `fcfs-tuned(step_tokens=8192)` | 12 | – | – | – | – | 0.75 | **1.25** |",
     ]
-    assert found["capacities"] == tables([burst])["capacities"]
-    assert "H100" not in tables([burst])["loads"]
+    assert shown["capacities"] == tables([burst])["capacities"]
+
+
+def test_a_search_that_improves_nothing_gives_no_second_baseline() -> None:
+    """The ratios of both seeds are 1.5; their interval is the prior's, as above: 1.5 · e^±0.184."""
+    found = {"fcfs": (10.0, 20.0), "fcfs-tuned": (10.0, 20.0), "turnstile": (15.0, 30.0)}
+    shown = tables([result(found, kind=AGENTS, tuned="fcfs-tuned(long_prefill=0)")])["loads"]
+    [row] = shown.splitlines()[2:]
+    assert "| `fcfs` | 14.1 | 1.00 |" in row
+    assert "| **1.50 (1.25–1.80)** |" in row
 
 
 @pytest.mark.parametrize(
@@ -132,19 +145,16 @@ def test_a_run_of_agents_or_of_a_day_is_kept_beside_that_of_a_steady_state(
 
 
 def test_runs_with_different_horizons_are_different_results() -> None:
-    """The table shows both days, before the steady state."""
     short, long = (
         result({"fcfs": (rate,)}, kind=DAY, horizon=f"24 h (at most {jobs} jobs)")
         for rate, jobs in ((0.2, "1,000"), (0.1, "5,000"))
     )
-    burst = result({"fcfs": (0.05,)})
-    both = merged([burst, short], [long])
-    assert len(both) == 3
+    both = merged([short], [long])
+    assert len(both) == 2
     shown = [line.split(" | ") for line in tables(both)["loads"].splitlines()[2:]]
-    assert [(row[0].removeprefix("| "), row[4]) for row in shown] == [
+    assert [(row[0].removeprefix("| "), row[5]) for row in shown] == [
         ("jobs/s, 24 h (at most 1,000 jobs)", "**0.2**"),
         ("jobs/s, 24 h (at most 5,000 jobs)", "**0.1**"),
-        ("jobs/s, after a burst", "**0.05**"),
     ]
 
 
@@ -189,7 +199,8 @@ def run(tmp_path: Path) -> Path:
                     "1": {"kind": "found", "jobs_per_s": 0.0123456},
                     "2": {"kind": "always", "jobs_per_s": None},
                 }
-            }
+            },
+            "fcfs-tuned(watermark=0.05)": {"by_seed": {"1": {"kind": "found", "jobs_per_s": 0.2}}},
         },
         "provenance": {
             "hardware": "h100",
@@ -209,7 +220,8 @@ def test_a_run_folder_gives_its_capacities_and_the_cells_at_its_rates(run: Path)
     found = result_of(run)
     assert found.key == ("weka", True, "h100", STEADY, "", "")
     assert (found.options, found.left_out) == ("--jps 0.1", 3)
-    assert found.capacities == {"fcfs": {"1": 0.01235, "2": Kind.ALWAYS}}
+    assert found.capacities == {"fcfs": {"1": 0.01235, "2": Kind.ALWAYS}, "fcfs-tuned": {"1": 0.2}}
+    assert found.tuned == "fcfs-tuned(watermark=0.05)"
     low, high = found.loads
     assert (low.jobs_per_s, low.unstable("fcfs"), high.unstable("fcfs")) == (0.01, 0, 1)
     assert high.by_seed["turnstile"] == {"1": JobTimes(100.1, 200.0, 250.0, 2.0)}
@@ -226,5 +238,10 @@ def test_variants_of_a_new_run_replace_those_of_an_old_one() -> None:
     assert first == other
     assert both.capacities == {"fcfs": {"1": 0.2}, "a": {"1": 0.3}}
     assert set(both.loads[0].by_seed) == {"a", "b"}
+    before, after = (
+        result({"fcfs-tuned": (rate,)}, tuned=f"fcfs-tuned(step_tokens={step_tokens})")
+        for rate, step_tokens in ((0.2, 1024), (0.3, 8192))
+    )
+    assert merged([before], [after]) == [after]
     [moved] = merged([old], [result(loads=(load(0.3, a=(30,)),))])
     assert [each.jobs_per_s for each in moved.loads] == [0.3]
