@@ -1,6 +1,7 @@
 """The results of AgentX that docs/reference/results.md shows: docs/data/agentx.json.
 
-`python -m tools.agentx RUN…` writes sweeps with the same scenario, window and seeds to it.
+`python -m tools.agentx RUN…` writes sweeps with the same scenario, window and seeds to it. They
+replace its rows of the same models and machines.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tools.results_tables import DASH, DATA, code, table
 FILE = DATA / "agentx.json"
 AGENTS = 16
 """Agents of the rows that the page shows: with fewer, policies differ less."""
+HYBRID = ("qwen3-coder-next", "qwen3-coder-30b-a3b", "gemma-4-26b-a4b")
+"""Models of the table on hybrid attention, the second one for comparison."""
 Row = Mapping[str, Any]
 Rules = tuple[ScenarioRecord, tuple[int, ...]]
 """The scenario and the seeds."""
@@ -47,41 +50,58 @@ def read(run: Path) -> tuple[Rules, list[Row]]:
     return (scenario, sweep.seeds), [machine | point._asdict() for point in points]
 
 
-def document(runs: Sequence[Path]) -> dict[str, Any]:
-    """Return the results of runs with the same rules. Raises InvalidInput."""
+def document(runs: Sequence[Path], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the results of runs with the same rules, and those of other models and machines that
+    `before` has. Raises InvalidInput."""
     found = [read(run) for run in runs]
     if len({rules for rules, _ in found}) != 1:
         raise InvalidInput("give sweeps with the same scenario, window and seeds")
     scenario, seeds = found[0][0]
-    rows = [row for _, rows in found for row in rows]
-    return {"scenario": scenario.name, "window_s": scenario.window_s, "seeds": seeds, "rows": rows}
+    rules = {"scenario": scenario.name, "window_s": scenario.window_s, "seeds": list(seeds)}
+    if before is not None and any(before[name] != value for name, value in rules.items()):
+        raise InvalidInput(f"{FILE}: has other rules than these sweeps; remove it first")
+    new = [row for _, rows in found for row in rows]
+    renewed = {_machine(row) for row in new}
+    kept = [row for row in before["rows"] if _machine(row) not in renewed] if before else []
+    return {**rules, "rows": [*kept, *new]}
+
+
+def _machine(row: Row) -> str:
+    return f"{row['model']}, {row['machine']}"
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the table by its name in the page: tokens per second and GPU at interactivity P90."""
+    """Return the tables by their names in the page: tokens per second and GPU at interactivity P90,
+    and for hybrid attention the share of prompt tokens that were hits."""
+    hybrid = [row for row in rows if row["model"] in HYBRID]
+    others = [row for row in rows if row["model"] not in HYBRID]
+    return {"agentx": _table(others), "agentx of hybrid attention": _table(hybrid, hits=True)}
+
+
+def _table(rows: Sequence[Row], *, hits: bool = False) -> str:
     machines: dict[str, None] = {}
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["agents"] != AGENTS:
             continue
-        machine = f"{row['model']}, {row['machine']}"
+        machine = _machine(row)
         machines[machine] = None
-        values = whole(row["tokens_per_s_per_gpu"]), digits(row["interactivity_p90"])
-        found.setdefault(row["variant"], {})[machine] = " at ".join(values)
-    return {
-        "agentx": table(
-            ("policy", *machines),
-            [
-                (code(policy), *(each.get(machine, DASH) for machine in machines))
-                for policy, each in found.items()
-            ],
-        )
-    }
+        text = f"{whole(row['tokens_per_s_per_gpu'])} at {digits(row['interactivity_p90'])}"
+        share = f", {row['hit_ratio']:.0%}" if hits else ""
+        found.setdefault(row["variant"], {})[machine] = text + share
+    return table(
+        ("policy", *machines),
+        [
+            (code(policy), *(each.get(machine, DASH) for machine in machines))
+            for policy, each in found.items()
+        ],
+    )
 
 
 if __name__ == "__main__":
     try:
-        written = document([Path(run) for run in sys.argv[1:]])
+        before = orjson.loads(FILE.read_bytes()) if FILE.exists() else None
+        written = document([Path(run) for run in sys.argv[1:]], before)
     except InvalidInput as error:
         sys.exit(str(error))
     write_file(FILE, orjson.dumps(written, option=orjson.OPT_INDENT_2) + b"\n")

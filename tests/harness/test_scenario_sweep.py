@@ -104,12 +104,21 @@ def test_runs_with_a_scenario_have_no_jct_to_compare(run: Path, tmp_path: Path) 
 
 def test_the_results_in_the_documentation_state_the_rules_of_their_runs(run: Path) -> None:
     found = document([run])
-    assert (found["scenario"], found["window_s"], found["seeds"]) == ("agentx", 120.0, (42,))
+    assert (found["scenario"], found["window_s"], found["seeds"]) == ("agentx", 120.0, [42])
     assert [(row["variant"], row["agents"]) for row in found["rows"]] == [
         ("fcfs", 1), ("fcfs", 2), ("turnstile", 1), ("turnstile", 2),
     ]  # fmt: skip
     with pytest.raises(InvalidInput, match="give sweeps with the same scenario"):
         document([])
+
+
+def test_results_replace_those_of_the_same_model_and_machine_only(run: Path) -> None:
+    found = document([run])
+    other = {**found["rows"][0], "model": "another"}
+    again = document([run], {**found, "rows": [*found["rows"], other]})
+    assert again["rows"] == [other, *found["rows"]]
+    with pytest.raises(InvalidInput, match="has other rules than these sweeps"):
+        document([run], {**found, "seeds": [43]})
 
 
 def test_a_scenario_gives_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
