@@ -218,7 +218,7 @@ picture: .venv/installed-test  ## draw docs/report.png again with Chromium
 	$(BIN)/python -m tests.docs.picture
 
 silicon: .venv/installed-test turnstile_core/core.json  ## compare virtual time with end-to-end measurements of GPUs, after a change of step times: some minutes
-	-$(BIN)/python -m tools.silicon --save servers/profiles/end-to-end.json
+	$(BIN)/python -m tools.silicon --save servers/profiles/end-to-end.json
 
 # The version that the pinned plotly of the test dependencies has inside, which validates our figures.
 plotly:  ## download plotly.js for reports from npm, to reports/page: PLOTLY=4.1.1 PLOTLY_SHA256=…

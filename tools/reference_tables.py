@@ -103,7 +103,7 @@ def _hardware() -> Iterator[list[str]]:
 
 
 def _models() -> Iterator[list[str]]:
-    """Models whose layers do not all keep all tokens."""
+    """Models with windows, states or sparse attention."""
     for llm in MODELS.values():
         if llm.states is None and llm.window is None:
             continue

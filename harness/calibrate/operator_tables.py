@@ -36,7 +36,7 @@ SAME_OPERATORS = {
     "Mistral3ForConditionalGeneration": "LlamaForCausalLM",
 }
 """Architectures that the package does not know, and those with the same operators for text."""
-WINDOWS = ("GptOssForCausalLM", "Gemma4ForConditionalGeneration", "MiMoV2FlashForCausalLM")
+WINDOWS = ("GptOssForCausalLM", "Gemma4ForConditionalGeneration")
 """Architectures whose sliding windows are in the package's operators. It computes the attention of
 others without them, as if all layers attended to all tokens."""
 

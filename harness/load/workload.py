@@ -15,7 +15,7 @@ from typing import NamedTuple
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
 from harness.load.settings import Load, Overlong
-from servers.basics.errors import DoesNotFit
+from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.text import one_line
 from servers.records.settings import LeftOutProgram, WorkloadRecord
 from traces import Note, Program, Turn
@@ -194,7 +194,8 @@ def load_workload(
         fitting, left_out = leave_out_overlong(loaded.programs, longest.tokens, longest.limit)
     if left_out and (refuse or not fitting):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
-        raise DoesNotFit(f"{left_out[0].reason}{more}; {longest.remedy}")
+        error = InvalidInput if fitting else DoesNotFit
+        raise error(f"{left_out[0].reason}{more}; {longest.remedy}")
     fresh = None
     if stream:
         if jobs is None:

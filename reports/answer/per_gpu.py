@@ -99,9 +99,9 @@ def _most(
         ],
         everyone=len(tied) == len(best),
         baseline=next_best,
-        within=EQUAL_WITHIN,
+        within=0.0,  # Equal numbers may be of different policies.
         tie=f"are not distinguished with {counted(len(first.capacity.by_seed), 'seed')}",
-        noun="machine",
+        noun="machine" if len({each.run.member.model for each in best}) == 1 else "run",
         **words,
     ).sentence()
 

@@ -38,7 +38,6 @@ class Pair(StrictModel):
 
 
 class EndToEndFile(StrictModel):
-    date: str
     measurements: str
     """Name and version of the package that contains the measurements."""
     step_times: str

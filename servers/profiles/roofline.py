@@ -308,7 +308,11 @@ def notes(
         rate, layer_s = "FP8" if llm.indexer.fp8 else "BF16", llm.indexer.decode_s
         choice = "the choice itself takes no time"
         if layer_s:
-            choice = f"kernels of sparse attention add {layer_s * 1000:g} ms per layer and decode"
+            prompt_s = llm.indexer.prompt_s
+            choice = (
+                f"kernels of sparse attention add {layer_s * 1000:g} ms per such layer to a step "
+                f"with decodes, and {prompt_s * 1000:g} ms to one with a prompt"
+            )
         notes.append(
             f"a query attends to {llm.indexer.tokens:,} tokens at most, which indexers in "
             f"{llm.indexer.layers} of {llm.layers} layers choose; scores of prompts are computed "

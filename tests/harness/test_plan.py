@@ -17,7 +17,7 @@ from test_agents_sweep import agents_plan
 from harness.cli.commands.plan import deployment
 from harness.engines.sim import SimEngine
 from harness.load.prices import priced_hardware
-from harness.load.settings import Execution, Machine, Server, SweepSettings
+from harness.load.settings import Execution, Machine, Overlong, Server, SweepSettings
 from harness.sweep import planning
 from harness.sweep.plan import SweepPlan
 from harness.sweep.planning import (
@@ -312,6 +312,11 @@ def test_a_machine_that_holds_no_job_is_left_out(tmp_path: Path) -> None:
     found, (reason,) = candidates(long, (1,), (None,))
     assert [c.folder for c in found] == ["llama-3.1-8b_1-h100"]
     assert mentions(reason, "40000 prompt", "llama-3.1-8b on l4")
+    programs = [Program("p", (Turn(40_000, 5),)), Program("q", (Turn(100, 5),))]
+    write_programs(tmp_path / "long.jsonl", programs)
+    refuse = replace(long, load=replace(long.load, overlong=Overlong.REFUSE))
+    with pytest.raises(InvalidInput, match="40000 prompt"):
+        candidates(refuse, (1,), (None,))
 
 
 def test_a_model_that_fits_no_machine_is_refused_with_a_line_for_each() -> None:

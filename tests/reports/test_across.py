@@ -96,6 +96,13 @@ def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
     assert mentions(sentence, *tie)
 
 
+def test_machines_with_almost_equal_numbers_keep_their_policies() -> None:
+    one = machine("h100", fcfs=(1.0, 1.0, 1.0))
+    other = machine("h200", lmcache=(1.01, 1.01, 1.01))
+    (sentence, *_) = most_per_gpu([one, other])
+    assert mentions(sentence, "h200 sustains 1.01 jobs/s with lmcache", "h100 1 jobs/s with fcfs")
+
+
 def test_a_cost_has_its_interval_the_other_way_round() -> None:
     found = machine("h100", 3.6, fcfs=(1.0, 2.0))
     cost = found.usd(found.capacities[0])

@@ -6,7 +6,6 @@ the errors that `servers.profiles.end_to_end` reads.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -146,7 +145,6 @@ def errors_file(found: Sequence[Point], measurements: str, step_times: str) -> E
             },
         )
     return EndToEndFile(
-        date=time.strftime("%Y-%m-%d", time.gmtime()),
         measurements=measurements,
         step_times=step_times,
         errors=errors,
