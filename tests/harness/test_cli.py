@@ -113,21 +113,36 @@ def test_a_report_draws_the_given_cells() -> None:
     assert mentions(err, "--gantt lru", "fcfs_jps0.2_seed1", "continuum_jps0.2_seed1")
 
 
+ONE_AFTER_THE_OTHER = """
+import sys
+from harness.cli.main import main
+for line in sys.argv[1:]:
+    sys.argv = ["bench", *line.split()]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code or 0)
+"""
+
+
+def in_one_process(*lines: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run commands without their imports in between; stdout has the exit code of each."""
+    return subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER, *lines],
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=True,
+    )
+
+
 @pytest.mark.usefixtures("run")
-def test_an_ascii_locale_gives_the_same_report(bench: str) -> None:
+def test_an_ascii_locale_gives_the_same_report() -> None:
     page = Path("run/report.html").read_bytes()
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    compare = ("compare", "run", "run", "--markdown", "c.md")
-    commands = {("report", "run"): b"", compare: b"bench: page: run/compare.html\n"}
-    for arguments, stderr in commands.items():
-        ran = subprocess.run(
-            [bench, *arguments],
-            env={**os.environ, **ascii_only},
-            capture_output=True,
-            check=False,
-        )
-        assert (ran.returncode, ran.stderr) == (0, stderr), arguments
-        assert ran.stdout.isascii()
+    ran = in_one_process("report run", "compare run run --markdown c.md", **ascii_only)
+    assert ran.stderr == b"bench: page: run/compare.html\n"
+    assert [line for line in ran.stdout.splitlines() if line.isdigit()] == [b"0", b"0"]
+    assert ran.stdout.isascii()
     assert Path("run/report.html").read_bytes() == page
     assert "✅" in Path("c.md").read_text(encoding="utf-8")
 
@@ -169,25 +184,18 @@ class Broken(Policy):
 """
 
 
-def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
-    bench: str, trace: str, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text(BROKEN)
+@pytest.mark.usefixtures("here")
+def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(trace: str) -> None:
+    Path("mine.py").write_text(BROKEN)
     options = ("--policies", "fcfs,mine:Broken", "--once", "--jps", "0.5", "--workers", "1")
-    result = subprocess.run(
-        [bench, "sweep", "--traces", trace, *options, "--out", "o"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert result.stderr.count("lost count") == 1
+    code, out, err = bench_here("sweep", "--traces", trace, *options, "--out", "o")
+    assert code == 1
+    assert "Traceback" not in err
+    assert err.count("lost count") == 1
     where = "mine.py:7: Broken.arrived raised RuntimeError: lost count"
-    assert f"failed: broken_jps0.5_seed1: {where}" in result.stderr
-    assert mentions(result.stderr, "1 of 2 cells", "o/broken_jps0.5_seed1/failed.json")
-    assert "report: o/report.html" in result.stdout
+    assert f"failed: broken_jps0.5_seed1: {where}" in err
+    assert mentions(err, "1 of 2 cells", "o/broken_jps0.5_seed1/failed.json")
+    assert "report: o/report.html" in out
 
 
 def test_ctrl_c_ends_a_sweep_and_its_workers_which_prints_how_to_resume(
@@ -364,22 +372,16 @@ def test_doctor_finds_our_own_packages() -> None:
     assert code == bool(wrong), err
 
 
-def test_a_foreign_package_with_the_same_name_is_reported(
-    bench: str, trace: str, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_foreign_package_with_the_same_name_is_reported(trace: str, tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/__init__.py").write_text("")
-    for command in (["doctor"], ["sweep", "--traces", trace]):
-        result = subprocess.run(
-            [bench, *command],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == (1 if command == ["doctor"] else 2)
-        assert mentions(result.stderr, "another `reports`", "first")
+    ran = in_one_process("doctor", f"sweep --traces {trace}", PYTHONPATH=str(tmp_path))
+    codes = [line for line in ran.stdout.splitlines() if line.isdigit()]
+    assert codes == [b"1", b"2"]
+    of_doctor, of_sweep = ran.stderr.decode().strip().splitlines()
+    assert mentions(of_doctor, "another `reports`", "first")
+    assert mentions(of_sweep, "another `reports`", "first")
 
 
 LIGHT = """
