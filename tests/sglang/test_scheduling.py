@@ -72,7 +72,7 @@ def in_model(policy: str, machine: Profile, limits: Limits) -> Callable[..., Any
 ENGINES = ["sglang-sim", pytest.param("sglang-virtual", marks=needs_sglang)]
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(scope="module", params=ENGINES)
 def start(request: pytest.FixtureRequest) -> Start:
     return (
         in_model if request.param == "sglang-sim" else in_sglang(request.getfixturevalue("process"))
