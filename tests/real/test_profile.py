@@ -25,15 +25,16 @@ from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
 from tests.real.test_sweep import PROGRAMS
 
+WITHIN = ("--within-s", "300")
+"""A small pool and short contexts end the measurement earlier, unless the machine is busy."""
 BENCH = str(Path(sys.executable).parent / "bench")
 pytestmark = pytest.mark.usefixtures("forked_vllm")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    with launch(
-        ServerConfig(kv_blocks=600), tmp_path_factory.mktemp("server"), ready_within_s=600
-    ) as started:
+    config = ServerConfig(kv_blocks=200, max_model_len=3000)
+    with launch(config, tmp_path_factory.mktemp("server"), ready_within_s=600) as started:
         yield started
 
 
@@ -41,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 def path(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profile")
     result = subprocess.run(
-        [BENCH, "profile", "--url", server.base_url, "--within-s", "20", "--out", "p.json"],
+        [BENCH, "profile", "--url", server.base_url, *WITHIN, "--out", "p.json"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -56,12 +57,12 @@ def test_the_profile_describes_the_measured_server(server: VllmServer, path: Pat
     """How well the fits follow the measurements depends on what else the machine does."""
     found = read_measured(path)
     assert (found.model, found.engine) == ("tiny", f"vLLM {server.info.version}")
-    assert (found.kv_blocks, found.block_tokens) == (600, 32)
+    assert (found.kv_blocks, found.block_tokens) == (200, 32)
     assert found.kv_bytes_per_token == 1024
-    assert {32, 128, 512} <= {p.tokens for p in found.prefill}
+    assert {32, 128, 512, 1024, 2048} <= {p.tokens for p in found.prefill}
     # A busy client may send the last request of a larger batch when the first answer has ended.
     assert {d.batch for d in found.decode} >= {1, 2}
-    assert max(d.batch * d.context for d in found.decode) < 599 * 32
+    assert max(d.batch * d.context for d in found.decode) < 199 * 32
 
 
 def test_virtual_time_with_the_profile_has_the_magnitude_of_a_live_replay(
@@ -102,7 +103,7 @@ def test_virtual_time_with_the_profile_has_the_magnitude_of_a_live_replay(
 
 def test_bench_profile_starts_and_ends_a_server_if_no_url_is_given(tmp_path: Path) -> None:
     result = subprocess.run(
-        [BENCH, "profile", "--within-s", "10", "--kv-blocks", "200", "--max-model-len", "3000"],
+        [BENCH, "profile", *WITHIN, "--kv-blocks", "100", "--max-model-len", "3000"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -110,7 +111,7 @@ def test_bench_profile_starts_and_ends_a_server_if_no_url_is_given(tmp_path: Pat
     )
     assert result.returncode == 0, result.stderr
     found = read_measured(tmp_path / "tiny-profile.json")
-    assert (found.kv_blocks, found.max_model_len) == (200, 3000)
+    assert (found.kv_blocks, found.max_model_len) == (100, 3000)
     assert found.machine.startswith(("cpu", "NVIDIA"))
     (log,) = tmp_path.glob("runs/profile/*/server.log")
     assert "vLLM" in log.read_text()
