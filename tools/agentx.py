@@ -1,13 +1,13 @@
 """The results of AgentX that docs/reference/results.md shows: docs/data/agentx.json.
 
 `python -m tools.agentx RUN…` writes sweeps with the same scenario, window and seeds to it. They
-replace its rows of the same models and machines.
+replace its rows of the same models, machines, policies and numbers of agents.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from tools.results_tables import DASH, DATA, code, table
 
 FILE = DATA / "agentx.json"
 AGENTS = 16
-"""Agents of the rows that the page shows: with fewer, policies differ less."""
+"""Agents of the rows that the page shows: with fewer, policies differ less. Where attention is
+hybrid, memory is scarce with more."""
 HYBRID = ("qwen3-coder-next", "qwen3-coder-30b-a3b", "gemma-4-26b-a4b")
 """Models of the table on hybrid attention, the second one for comparison."""
 Row = Mapping[str, Any]
@@ -51,8 +52,8 @@ def read(run: Path) -> tuple[Rules, list[Row]]:
 
 
 def document(runs: Sequence[Path], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the results of runs with the same rules, and those of other models and machines that
-    `before` has. Raises InvalidInput."""
+    """Return the results of runs with the same rules, and the others of `before`. Raises
+    InvalidInput."""
     found = [read(run) for run in runs]
     if len({rules for rules, _ in found}) != 1:
         raise InvalidInput("give sweeps with the same scenario, window and seeds")
@@ -60,10 +61,13 @@ def document(runs: Sequence[Path], before: Mapping[str, Any] | None = None) -> d
     rules = {"scenario": scenario.name, "window_s": scenario.window_s, "seeds": list(seeds)}
     if before is not None and any(before[name] != value for name, value in rules.items()):
         raise InvalidInput(f"{FILE}: has other rules than these sweeps; remove it first")
-    new = [row for _, rows in found for row in rows]
-    renewed = {_machine(row) for row in new}
-    kept = [row for row in before["rows"] if _machine(row) not in renewed] if before else []
-    return {**rules, "rows": [*kept, *new]}
+    known = before["rows"] if before is not None else []
+    rows = {_key(row): row for row in [*known, *(row for _, rows in found for row in rows)]}
+    return {**rules, "rows": list(rows.values())}
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("model", "machine", "variant", "agents"))
 
 
 def _machine(row: Row) -> str:
@@ -73,26 +77,31 @@ def _machine(row: Row) -> str:
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Return the tables by their names in the page: tokens per second and GPU at interactivity P90,
     and for hybrid attention the share of prompt tokens that were hits."""
-    hybrid = [row for row in rows if row["model"] in HYBRID]
-    others = [row for row in rows if row["model"] not in HYBRID]
-    return {"agentx": _table(others), "agentx of hybrid attention": _table(hybrid, hits=True)}
+    others = [row for row in rows if row["model"] not in HYBRID and row["agents"] == AGENTS]
+    hybrid = [row for row in rows if row["model"] in HYBRID and row["agents"] >= AGENTS]
+    return {
+        "agentx": _table(others, _machine, "{tokens} at {tps}"),
+        "agentx of hybrid attention": _table(hybrid, _load, "{tokens} at {tps}, {hits:.0%}"),
+    }
 
 
-def _table(rows: Sequence[Row], *, hits: bool = False) -> str:
-    machines: dict[str, None] = {}
+def _load(row: Row) -> str:
+    return f"{row['model']}, {row['machine']}, {row['agents']} agents"
+
+
+def _table(rows: Sequence[Row], column: Callable[[Row], str], form: str) -> str:
+    columns = dict.fromkeys(map(column, rows))
     found: dict[str, dict[str, str]] = {}
     for row in rows:
-        if row["agents"] != AGENTS:
-            continue
-        machine = _machine(row)
-        machines[machine] = None
-        text = f"{whole(row['tokens_per_s_per_gpu'])} at {digits(row['interactivity_p90'])}"
-        share = f", {row['hit_ratio']:.0%}" if hits else ""
-        found.setdefault(row["variant"], {})[machine] = text + share
+        found.setdefault(row["variant"], {})[column(row)] = form.format(
+            tokens=whole(row["tokens_per_s_per_gpu"]),
+            tps=digits(row["interactivity_p90"]),
+            hits=row["hit_ratio"],
+        )
     return table(
-        ("policy", *machines),
+        ("policy", *columns),
         [
-            (code(policy), *(each.get(machine, DASH) for machine in machines))
+            (code(policy), *(each.get(name, DASH) for name in columns))
             for policy, each in found.items()
         ],
     )

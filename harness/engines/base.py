@@ -67,7 +67,8 @@ def split_supported(
         except ValueError as error:
             if policies.strip() != "all":
                 raise
-            left_out.append(Unsupported(variant.name, str(error)))
+            reason = str(error).removeprefix(f"{variant.name}: ")
+            left_out.append(Unsupported(variant.name, reason))
         else:
             chosen.append(variant)
     return tuple(chosen), tuple(left_out)
