@@ -140,7 +140,8 @@ test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## ru
 		wait $$alone && exit $$tests
 
 # Three files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory, and
-# waits for time limits and for processes to end. Beside them, those with podman run one after the other.
+# waits for time limits and for processes to end. Beside them, those with podman run one after the other;
+# one starts a vLLM, too.
 test-real: .venv/installed-test environments  ## run the tests against a real vLLM on this CPU
 	$(REAL) $(PYTEST) -m podman tests/real & podman=$$!; \
 		$(REAL) $(PYTEST) $(PARALLEL) 3 -m 'not serial and not podman' tests/real && tests=0 || tests=1; \

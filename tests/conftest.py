@@ -68,8 +68,8 @@ SERIAL = (
 or memory."""
 BENCHMARKS = "bench"
 """A folder that `make bench` and, every night, `make bench-once` run."""
-SERIAL_RUNS = ("serial", "acceptance and serial")
-"""Expressions of `-m` that the Makefile runs serial tests with."""
+ALONE = {"serial": SERIAL, "acceptance and serial": SERIAL, "podman": PODMAN}
+"""Files by the expressions of `-m` that the Makefile runs them alone with."""
 WITHOUT_SLOW, ONLY_SLOW = "not acceptance", "acceptance and not serial"
 """Expressions of `-m` that the Makefile leaves slow tests out with, and that it runs them with."""
 FIRST = (
@@ -144,9 +144,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True
     if config.option.markexpr == ONLY_SLOW and not is_slow and collection_path.is_file():
         return "mark.acceptance" not in collection_path.read_text("utf-8") or None
-    if config.option.markexpr not in SERIAL_RUNS:
+    if config.option.markexpr not in ALONE:
         return None
-    paths = [HERE / path for path in SERIAL]
+    paths = [HERE / path for path in ALONE[config.option.markexpr]]
     near = any(
         collection_path.is_relative_to(path) or path.is_relative_to(collection_path)
         for path in paths

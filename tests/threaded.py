@@ -23,7 +23,10 @@ def threaded(serving: AbstractAsyncContextManager[str]) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        assert started.wait(300), "it does not start"
+        for _ in range(3000):
+            if started.wait(0.1) or not thread.is_alive():
+                break
+        assert started.is_set(), "it does not start"
         yield url
     finally:
         loop.call_soon_threadsafe(stop.set)

@@ -38,10 +38,24 @@ def add(world: World, runs: Sequence[Path]) -> World:
     added = [orjson.loads((run / "experiment.json").read_bytes()) for run in runs]
     kept = ("verdict", "outcome", "findings")
     new = {
-        e["name"]: {"settings_sha256": settings_sha256(load(e["name"])), **{k: e[k] for k in kept}}
+        e["name"]: {
+            "settings_sha256": settings_sha256(load(e["name"])),
+            **{k: _rounded(e[k]) for k in kept},
+        }
         for e in added
     }
     return dict(sorted({**world, **new}.items()))
+
+
+def _rounded(value: Any) -> Any:
+    """Return a JSON value whose floats have six digits, which do not depend on the CPU."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return value
 
 
 def settings_sha256(experiment: Experiment) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from servers.basics.compiled_core import CHOICE
 from tests.sentences import mentions
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,15 @@ def test_the_results_of_every_policy_equal_the_baseline_exactly(
 ) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert checked.stdout.endswith("are identical\n")
+
+
+@pytest.mark.usefixtures("checked")
+def test_the_sweep_runs_in_the_compiled_core_that_the_environment_names(out: Path) -> None:
+    """As in CI, where this test compares compiled results with the saved ones."""
+    if CHOICE not in os.environ:
+        pytest.skip(f"{CHOICE} names no core")
+    expected = "python" if os.environ[CHOICE] == "python" else "compiled"
+    assert json.loads((out / "run/sweep.json").read_text())["made_by"]["core"] == expected
 
 
 @pytest.mark.usefixtures("checked")

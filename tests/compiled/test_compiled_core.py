@@ -88,7 +88,8 @@ SHORT_OF_MEMORY = SweepSettings(
     load=Load(programs=24, once=True),
     machine=Machine(kv_blocks=10_000, offload_gb=30, ssd_gb=60),
 )
-"""The sweep of `.ci/results`, whose test compares every policy, compiled, with saved results."""
+"""As in the sweep of `.ci/results`, whose test compares every policy, compiled, with saved
+results."""
 SWEEPS = {
     "a steady state, and more jobs than finish": SweepSettings(
         policies="autellix+", jps="0.02,0.2", no_capacity=True, seeds="1"

@@ -115,11 +115,11 @@ def test_a_report_draws_the_given_cells() -> None:
 
 ONE_AFTER_THE_OTHER = """
 import sys
-from harness.cli.main import main
+from harness.cli import start
 for line in sys.argv[1:]:
     sys.argv = ["bench", *line.split()]
     try:
-        main()
+        start()
     except SystemExit as end:
         print(end.code or 0)
 """
@@ -128,7 +128,7 @@ for line in sys.argv[1:]:
 def in_one_process(*lines: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run commands without their imports in between; stdout has the exit code of each."""
     return subprocess.run(
-        [sys.executable, "-c", ONE_AFTER_THE_OTHER, *lines],
+        [sys.executable, "-P", "-c", ONE_AFTER_THE_OTHER, *lines],
         env={**os.environ, **environment},
         capture_output=True,
         check=True,

@@ -116,7 +116,7 @@ def test_attention_reads_the_chosen_tokens_and_the_indexer_all_keys() -> None:
     assert profile.pair_ps == round(2 * 61 * 64 * 128 / fp8)
 
 
-def test_kernels_of_sparse_attention_take_as_long_as_operator_tables_have(tmp_path: Path) -> None:
+def test_kernels_of_sparse_attention_add_three_times_per_layer(tmp_path: Path) -> None:
     profile, llm = analytic_profile("h200", "deepseek-v3.2"), V32
     products_s = 2 * llm.token_params / (8 * 1979e12 * 0.3)
     reduced_s = 2 * 61 * 7168 * 2 * 2 * 7 / 8 / (450e9 * 0.8)

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -91,7 +92,8 @@ def test_a_server_that_never_becomes_healthy_is_stopped_after_the_timeout_which_
     tmp_path: Path, how: str
 ) -> None:
     progress: list[tuple[float, str]] = []
-    with pytest.raises(ServerFailed, match=r"was not healthy after 4 s: starting"):
+    begun_s = time.monotonic()
+    with pytest.raises(ServerFailed, match=r"was not healthy after 4 s: ") as caught:
         launch(
             ServerConfig(),
             tmp_path / "run",
@@ -99,8 +101,9 @@ def test_a_server_that_never_becomes_healthy_is_stopped_after_the_timeout_which_
             ready_within_s=4,
             on_progress=lambda elapsed_s, line: progress.append((elapsed_s, line)),
         )
-    assert progress[-1][1] == "starting"
-    assert 0.5 < progress[-1][0] <= 4
+    assert time.monotonic() - begun_s > 4
+    assert progress[-1][1] in ("starting", "")  # A busy machine takes seconds to start Python.
+    assert progress[-1][1] in str(caught.value)
 
 
 def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:

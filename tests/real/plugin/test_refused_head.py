@@ -132,6 +132,8 @@ def test_a_turn_that_an_event_ranks_before_it_is_admitted(server: Server) -> Non
         step(server.vllm)
         assert running(server) == ["first"]
     server.policy.program, server.policy.changed = "small", [3]
+    step(server.vllm)
+    assert running(server) == ["first"]  # Ranks change with events only.
     server.send("large", 80, 5)
     step(server.vllm)
     assert running(server) == ["first", "small"]
