@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -400,6 +401,21 @@ def test_events_have_their_documented_names_and_order(tmp_path: Path) -> None:
     assert (pinned["ttl_s"], pinned["blocks"], pinned["why"]) == (10.0, 4, {})
     assert unpinned["reason"] == "reused"
     assert lines[0]["t"] == 100.0
+
+
+def test_at_debug_level_each_event_is_a_line_of_the_log_with_its_inputs(
+    log: list[logging.LogRecord], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "vllm.turnstile")
+    server = Server(Hold())
+    server.send("a", 66, 7, is_last=0, turn=5)
+    server.drain()
+    assert [line.getMessage() for line in log] == [
+        "hold: a turn 5: arrival {}",
+        "hold: a turn 5: waiting_to_running {'prompt_length': 66, 'hit_length': 0}",
+        "hold: a turn 5: finished {}",
+        "hold: a turn 5: pinned {'ttl_s': 10.0, 'blocks': 4, 'why': {}}",
+    ]
 
 
 def test_arrival_times_are_converted_to_the_policys_clock() -> None:

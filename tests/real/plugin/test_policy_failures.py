@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -115,23 +115,6 @@ def test_while_rank_fails_turns_are_admitted_in_order_of_arrival_and_nothing_is_
     server.idle_step()
     assert sorted(t.view.program_id for t in server.vllm.turns.values()) == ["c"]
     assert server.vllm.guard.failures == {"rank": 1}
-
-
-class Captured(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record)
-
-
-@pytest.fixture
-def log() -> Iterator[list[logging.LogRecord]]:
-    captured, logger = Captured(), logging.getLogger("vllm.turnstile")
-    logger.addHandler(captured)
-    yield captured.lines
-    logger.removeHandler(captured)
 
 
 @pytest.mark.parametrize(
