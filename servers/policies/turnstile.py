@@ -7,9 +7,10 @@ its working set fits beside the held programs'. If it does not, no later turn ru
 so that no program waits forever.
 Order: pinned programs first, then program arrival. The program that arrived last is preempted.
 Retention: the pin lasts for the t that maximises P(S <= t) - a * E[min(S, t)], where S is the time
-of the tool and a = context / (KV tokens * rebuild_s): a hit saves the rebuild, and the room costs
-its share of the device for as long as it is held. Over a tier, rebuild_s is a reload's, and
-for the share of contexts that the tier loses, a prefill's (`estimates.lost_share`). With at
+of the tool until the engine knows of the next turn, up to a step after its arrival with
+asynchronous scheduling, and a = context / (KV tokens * rebuild_s): a hit saves the rebuild, and the
+room costs its share of the device for as long as it is held. Over a tier, rebuild_s is a reload's,
+and for the share of contexts that the tier loses, a prefill's (`estimates.lost_share`). With at
 most `k` calls of a tool, S is over all tools; with at most `k` calls in all, the pin lasts 1 / a.
 Pins are released for a turn that lacks blocks only if no other turn can free any, latest program
 first.
@@ -66,7 +67,8 @@ class Turnstile(Policy):
 
     def arrived(self, request: Request, now_s: float) -> None:
         self.working_sets.arrived(request)
-        gap = self._gaps.closed(request.program_id, request.arrival_s)
+        # Not `arrival_s`: until it knows of the turn, the engine may release its pin.
+        gap = self._gaps.closed(request.program_id, now_s)
         if gap is not None:
             self._all_tools.add(gap.seconds)
             if gap.tool is not None:

@@ -66,6 +66,16 @@ def test_the_pin_lasts_for_the_calls_that_are_worth_their_room(
     assert (retention.why["stage"], retention.ttl_s) == (stage, ttl_s)
 
 
+def test_the_time_of_a_call_lasts_until_the_engine_knows_of_the_next_turn() -> None:
+    """It arrives 2 s after the end of the turn before, in a step that ends 0.4 s later, when a pin
+    of 2 s would be gone."""
+    policy = Turnstile(SMALL, k=0)
+    run(policy, turn("p", tokens=3000), start=0.0, end=1.0)
+    policy.arrived(turn("p", at=3.0, index=1, tokens=3000), 3.4)
+    retention = run(policy, turn("q", tokens=3000), start=4.0, end=5.0)
+    assert retention.ttl_s == pytest.approx(2.4)
+
+
 def test_the_last_turn_is_not_pinned() -> None:
     assert run(Turnstile(SMALL), turn(last=True), start=0.0, end=1.0).kind == "free"
 
