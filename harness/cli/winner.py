@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import orjson
 
@@ -13,10 +12,8 @@ from harness.load.settings import Machine
 from servers.admission import Admission
 from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.routers.base import UNKNOWN_COSTS
-from servers.sglang.schedulers import SglangScheduler, sglang_variants
+from servers.sglang.schedulers import SglangScheduler, scheduler_of, sglang_variants
 from servers.speculation import parse_speculation
-from servers.variants import make_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,7 @@ def winner_of(folder: Path) -> Winner:
     router = variant.router.name if variant.router is not None else None
     policy = variant.name.removesuffix(f"@{router}")
     if variant.policy_source == SglangScheduler.source:
-        scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
-        flags = cast(SglangScheduler, scheduler).flags()
+        flags = scheduler_of(sglang_variants(policy)[0]).flags()
         raise InvalidInput(
             f"--from {folder}: {variant.name} wins, a scheduler of SGLang, and bench serve starts "
             f"vLLM; start SGLang with {' '.join(flags)}, or give --model and --policy instead of "

@@ -29,13 +29,12 @@ from servers.foreign_routers.installation import RouterInstallation
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord
-from servers.routers.base import UNKNOWN_COSTS
 from servers.routing import ForeignRouter, NamedRouter
 from servers.sglang import command_line
 from servers.sglang.find_sglang import SglangInstallation, find_sglang
-from servers.sglang.schedulers import SglangScheduler, sglang_variants
+from servers.sglang.schedulers import scheduler_of, sglang_variants
 from servers.sglang.server import SglangServer, launch_replicas
-from servers.variants import Variant, make_policy
+from servers.variants import Variant
 from servers.vllm.launch.command_line import ServerConfig, tensor_parallel
 from servers.vllm.launch.find_vllm import gpu_names
 from servers.vllm.launch.replicas import gpu_shares
@@ -115,13 +114,10 @@ class SglangEngine(LiveEngine):
         return done
 
     def _launch(self, job: Job, on_stage: Callable[[str], None]) -> list[SglangServer]:
-        scheduler = make_policy(job.variant, UNKNOWN_COSTS)
-        if not isinstance(scheduler, SglangScheduler):
-            raise TypeError(f"{job.variant.name} is not a scheduler of SGLang")
         return launch_replicas(
             self.config,
             self.server.replicas,
-            scheduler,
+            scheduler_of(job.variant),
             self.sglang,
             job.folder / "server",
             ready_within_s=self.server.ready_within_s,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
 
 from msgspec import structs
 
@@ -24,12 +23,11 @@ from servers.profiles import Profile
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord
 from servers.records.turns import EventRecord, TurnRecord
-from servers.routers.base import UNKNOWN_COSTS
 from servers.sglang.find_sglang import TESTED
-from servers.sglang.schedulers import Fcfs, LongestPrefixMatch, SglangScheduler, sglang_variants
+from servers.sglang.schedulers import Fcfs, LongestPrefixMatch, scheduler_of, sglang_variants
 from servers.sglang.sim import SglangSim
 from servers.sglang.turns import RESERVED_TOKENS
-from servers.variants import Variant, make_policy
+from servers.variants import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class SglangSimEngine(SimEngine):
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
     ) -> DoneRecord:
-        scheduler = cast(SglangScheduler, make_policy(job.variant, UNKNOWN_COSTS))
+        scheduler = scheduler_of(job.variant)
         engine = partial(SglangSim, scheduler, self.profile, self.limits, on_event=on_event)
         return run_virtual(job, engine, on_turn)
 

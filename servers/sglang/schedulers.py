@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 from servers.basics.errors import InvalidVariant
 from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Policy
-from servers.variants import FORM, POLICIES, Variant, split
+from servers.routers.base import UNKNOWN_COSTS
+from servers.variants import FORM, POLICIES, Variant, make_policy, split
 
 Eviction = Literal["lru", "lfu", "slru", "tlru"]
 
@@ -124,6 +125,14 @@ def sglang_variants(text: str) -> list[Variant]:
         if names.count(name) > 1:
             raise InvalidVariant(f"--policies {text}: {name} is given twice; give it once")
     return chosen
+
+
+def scheduler_of(variant: Variant) -> SglangScheduler:
+    """Return the scheduler that a variant of `sglang_variants` names."""
+    scheduler = make_policy(variant, UNKNOWN_COSTS)
+    if not isinstance(scheduler, SglangScheduler):
+        raise TypeError(f"{variant.name} is not a scheduler of SGLang")
+    return scheduler
 
 
 def _variant(text: str) -> Variant:

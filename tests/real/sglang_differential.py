@@ -22,10 +22,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from servers.routers.base import UNKNOWN_COSTS
-from servers.sglang.schedulers import sglang_variants
+from servers.sglang.schedulers import scheduler_of, sglang_variants
 from servers.sglang.sim import SglangSim
-from servers.variants import make_policy
 from tests.real.outcomes import SUMMARY, Outcome, first_difference, outcome
 from tests.real.plugin.random_worlds import World, world
 from tests.sim.worlds import BLOCK
@@ -78,8 +76,7 @@ def stepwise_sglang(*args: Any, **kwargs: Any) -> Any:
 
 
 def play(played: World, policy: str, kind: Any) -> Outcome:
-    scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
-    make = partial(kind, scheduler, played.profile, played.limits)
+    make = partial(kind, scheduler_of(sglang_variants(policy)[0]), played.profile, played.limits)
     return outcome(played, make, summary=(*SUMMARY, "usage"))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import pytest
@@ -24,13 +24,11 @@ from harness.sweep.cell import Work, run_cell
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
 from servers.remote.client import EngineProcess, RemoteEngine
-from servers.routers.base import UNKNOWN_COSTS
 from servers.sglang.find_sglang import find_scheduler
-from servers.sglang.schedulers import SglangScheduler, sglang_variants
+from servers.sglang.schedulers import scheduler_of, sglang_variants
 from servers.sglang.sim import SglangSim
 from servers.sglang.virtual_time.client import sglang_process
 from servers.sim import Limits, Phase, Segment, Sequence, Submission
-from servers.variants import make_policy
 from tests.harness.small import small_plan
 from tests.lines import read_lines
 from tests.real.outcomes import first_difference
@@ -65,8 +63,7 @@ def in_sglang(process: EngineProcess) -> Start:
 
 
 def in_model(policy: str, machine: Profile, limits: Limits) -> Callable[..., Any]:
-    scheduler = make_policy(sglang_variants(policy)[0], UNKNOWN_COSTS)
-    return partial(SglangSim, cast(SglangScheduler, scheduler), machine, limits)
+    return partial(SglangSim, scheduler_of(sglang_variants(policy)[0]), machine, limits)
 
 
 ENGINES = ["sglang-sim", pytest.param("sglang-virtual", marks=needs_sglang)]

@@ -14,16 +14,15 @@ import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from servers.profiles import Profile
 from servers.remote.cell import Send, client_stream, run_cell
-from servers.routers.base import UNKNOWN_COSTS
-from servers.sglang.schedulers import SglangScheduler, sglang_variants
+from servers.sglang.schedulers import scheduler_of, sglang_variants
 from servers.sim import Limits
-from servers.variants import Variant, make_policy
+from servers.variants import Variant
 
 END_OF_INPUT = 3
 
@@ -47,8 +46,7 @@ def declare_operators() -> torch.library.Library | None:
 def engine(variant: Variant, profile: Profile, limits: Limits) -> partial[Any]:
     from servers.sglang.virtual_time.engine import VirtualSglang
 
-    scheduler = cast(SglangScheduler, make_policy(variant, UNKNOWN_COSTS))
-    return partial(VirtualSglang, scheduler, profile, limits)
+    return partial(VirtualSglang, scheduler_of(variant), profile, limits)
 
 
 def import_engine() -> None:
