@@ -25,6 +25,13 @@ class DueTurns:
     def next_ps(self) -> int | None:
         return self._turns[0][0] if self._turns else None
 
+    def next_or(self, other_ps: int | None) -> int | None:
+        """Return `next_ps` or another time, whichever is earlier; None if there is neither."""
+        next_ps = self.next_ps
+        if next_ps is None or (other_ps is not None and other_ps < next_ps):
+            return other_ps
+        return next_ps
+
     def add(self, at_ps: int, turn: Sequence) -> None:
         self._serial += 1
         heapq.heappush(self._turns, (at_ps, not self._submits_first_turn, self._serial, turn))

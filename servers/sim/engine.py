@@ -229,9 +229,7 @@ class Engine:
         """Return when an idle engine has work: at the next arrival or completed load; None: never.
         An idle vLLM runs no steps, so pins do not expire in the meantime. Raises RuntimeError."""
         reloads = self.scheduler.reloads
-        next_ps = self._due.next_ps
-        if reloads.loading and (next_ps is None or reloads.loading[0][0] < next_ps):
-            next_ps = reloads.loading[0][0]
+        next_ps = self._due.next_or(reloads.loading[0][0] if reloads.loading else None)
         if next_ps is not None:
             return max(self.now_ps, next_ps)
         if (len(self._runner.waiting) or reloads.loaded) and not self.scheduler.sending:
@@ -347,9 +345,7 @@ class Engine:
 
     def _steps_until_event(self, most: int, first_ps: int, increment_ps: int) -> int:
         """Return the smallest number of steps that reach the next event, but at most `most`."""
-        due_ps, turn_ps = self.scheduler.next_change_ps(), self._due.next_ps
-        if turn_ps is not None and (due_ps is None or turn_ps < due_ps):
-            due_ps = turn_ps
+        due_ps = self._due.next_or(self.scheduler.next_change_ps())
         if due_ps is None:
             return most
         return steps_until(due_ps - self.now_ps, most, first_ps, increment_ps)

@@ -302,9 +302,7 @@ class VirtualVllm(SteppedEngine):
         increment_ps = self.profile.increment_ps(len(running), 0)
         step_ps = last_ps + increment_ps
         max_steps = min(r.max_tokens - r.num_output_tokens for r in running) - 1
-        due_ps, turn_ps = self._runner.next_change_ps(), self._due.next_ps
-        if turn_ps is not None and (due_ps is None or turn_ps < due_ps):
-            due_ps = turn_ps
+        due_ps = self._due.next_or(self._runner.next_change_ps())
         if max_steps < 1 or (due_ps is not None and due_ps <= self.now_ps):
             return
         if due_ps is not None:
