@@ -181,6 +181,11 @@ def document_start(first_bytes: bytes) -> Any:
     return None
 
 
+def starts(first_bytes: bytes) -> tuple[Any, Any]:
+    """Return both, for formats whose files are a document or JSON Lines."""
+    return document_start(first_bytes), line_start(first_bytes)
+
+
 def number(value: object) -> float | None:
     """Return a finite number, which may be in a string; None for other values."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}(\.\d{1,18})?\s*", value):

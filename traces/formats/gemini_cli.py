@@ -25,13 +25,13 @@ from traces.formats.shared.linked import DocumentFile, split
 from traces.formats.shared.sessions import Sent, Thread, make_programs, tool_name, whole_prompt
 from traces.lenient import (
     Repairs,
-    document_start,
     epoch,
     items,
     line_start,
     mapping,
     moment,
     parse_json,
+    starts,
     tokens,
 )
 from traces.program import Message, Program
@@ -58,7 +58,7 @@ _BEGAN_MS = re.compile(r"-(\d{13})-")
 
 def sniff(first_bytes: bytes) -> bool:
     first_bytes = b"\n".join(next((part.encoded for part in split(first_bytes, "")), []))
-    return _is_session(document_start(first_bytes)) or _is_session(line_start(first_bytes))
+    return any(map(_is_session, starts(first_bytes)))
 
 
 def _is_session(document: object) -> bool:

@@ -22,7 +22,7 @@ from traces.formats.shared.moments import moment
 from traces.formats.shared.rows import documents
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, SpanUsage
-from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
+from traces.lenient import Repairs, items, mapping, starts, tokens
 from traces.program import Program
 
 ABOUT = About(
@@ -52,10 +52,9 @@ Observation = tuple[JsonObject, str, str]
 
 
 def sniff(first_bytes: bytes) -> bool:
-    starts = (document_start(first_bytes), line_start(first_bytes))
     return any(
         "startTime" in observation and "type" in observation
-        for document in starts
+        for document in starts(first_bytes)
         for observation, _, _ in islice(_observations(document), OBSERVATIONS_TO_CHECK)
     )
 

@@ -23,7 +23,7 @@ from traces.formats.shared.moments import moment
 from traces.formats.shared.rows import documents
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, SpanUsage
-from traces.lenient import Repairs, document_start, first_text, items, line_start, mapping
+from traces.lenient import Repairs, first_text, items, mapping, starts
 from traces.program import Message, Program
 
 ABOUT = About(
@@ -55,7 +55,7 @@ MAX_DEPTH = 50
 def sniff(first_bytes: bytes) -> bool:
     return any(
         "start_time" in run and not {"trace_id", "parent_run_id"}.isdisjoint(run)
-        for document in (document_start(first_bytes), line_start(first_bytes))
+        for document in starts(first_bytes)
         for run in islice(_runs(document), RUNS_TO_CHECK)
     )
 

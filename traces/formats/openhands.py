@@ -21,16 +21,7 @@ from traces.formats.about import LENGTHS, MEASURED, About
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, utterances
 from traces.formats.shared.rows import INCOMPLETE_LINE, documents
-from traces.lenient import (
-    Repairs,
-    document_start,
-    items,
-    line_start,
-    mapping,
-    parse_json,
-    read_bytes,
-    seconds,
-)
+from traces.lenient import Repairs, items, mapping, parse_json, read_bytes, seconds, starts
 from traces.merge import agree_on_prefixes, renamed
 from traces.program import Program
 
@@ -54,7 +45,7 @@ EVENTS_TO_CHECK = 20
 
 
 def sniff(first_bytes: bytes) -> bool:
-    return has_events(document_start(first_bytes)) or has_events(line_start(first_bytes))
+    return any(map(has_events, starts(first_bytes)))
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:

@@ -21,16 +21,7 @@ from traces.formats.shared.moments import moment
 from traces.formats.shared.rows import documents
 from traces.formats.shared.span_programs import programs
 from traces.formats.shared.spans import Span, SpanKind, SpanUsage
-from traces.lenient import (
-    Repairs,
-    document_start,
-    first_text,
-    items,
-    line_start,
-    mapping,
-    number,
-    tokens,
-)
+from traces.lenient import Repairs, first_text, items, mapping, number, starts, tokens
 from traces.program import Program
 
 ABOUT = About(
@@ -59,7 +50,7 @@ MAX_DEPTH = 8
 
 
 def sniff(first_bytes: bytes) -> bool:
-    return _has_spans(document_start(first_bytes)) or _has_spans(line_start(first_bytes))
+    return any(map(_has_spans, starts(first_bytes)))
 
 
 def _has_spans(document: object) -> bool:

@@ -19,7 +19,7 @@ from traces.formats.about import LENGTHS, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.rows import clock_s, in_seconds, lengths, rows
 from traces.formats.shared.timed_calls import TimedAgent, estimate_ends, programs_of
-from traces.lenient import Repairs, document_start, items, line_start, mapping, tokens
+from traces.lenient import Repairs, items, mapping, starts, tokens
 from traces.program import Program, Provenance, SharedPrefix
 
 ABOUT = About(
@@ -42,7 +42,7 @@ ABOUT = About(
 
 
 def sniff(first_bytes: bytes) -> bool:
-    for start in (line_start(first_bytes), document_start(first_bytes)):
+    for start in starts(first_bytes):
         session = mapping(items(start)[0] if items(start) else start)
         if any("llm_calls" in mapping(turn) for turn in items(session.get("turns"))[:1]):
             return True

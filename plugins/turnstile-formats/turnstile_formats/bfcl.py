@@ -19,14 +19,7 @@ from traces.assumptions import Assumptions
 from traces.formats.about import DRAW, LENGTHS, UNRECORDED, About
 from traces.formats.shared.calls import Call, fill_usage, make_turn, unique_id
 from traces.formats.shared.rows import line_documents
-from traces.lenient import (
-    Repairs,
-    document_start,
-    items,
-    line_start,
-    mapping,
-    tokens,
-)
+from traces.lenient import Repairs, items, mapping, starts, tokens
 from traces.program import Program
 
 ABOUT = About(
@@ -46,13 +39,12 @@ ABOUT = About(
     ),
 )
 
-FIELDS = ("id", "result", "input_token_count", "output_token_count")
+FIELDS = {"id", "result", "input_token_count", "output_token_count"}
 _CALL = re.compile(r"\[?\s*([A-Za-z_][\w.]*)\(")
 
 
 def sniff(first_bytes: bytes) -> bool:
-    starts = (mapping(document_start(first_bytes)), mapping(line_start(first_bytes)))
-    return any(all(name in start for name in FIELDS) for start in starts)
+    return any(mapping(start).keys() >= FIELDS for start in starts(first_bytes))
 
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:

@@ -20,15 +20,7 @@ from traces.formats.shared.calls import Call
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.formats.shared.rows import line_documents
 from traces.formats.shared.trajectory import Trajectory
-from traces.lenient import (
-    Repairs,
-    document_start,
-    items,
-    line_start,
-    mapping,
-    seconds,
-    tokens,
-)
+from traces.lenient import Repairs, items, mapping, seconds, starts, tokens
 from traces.merge import agree_on_prefixes
 from traces.program import Program, Provenance
 
@@ -49,14 +41,13 @@ ABOUT = About(
     ),
 )
 
-FIELDS = ("conversation_id", "turn", "role")
+FIELDS = {"conversation_id", "turn", "role"}
 SAID = ("content", "reasoning_content", "tool_calls", "tool_results")
 """Fields of a message that are counted as tokens."""
 
 
 def sniff(first_bytes: bytes) -> bool:
-    starts = (mapping(document_start(first_bytes)), mapping(line_start(first_bytes)))
-    return any(all(name in start for name in FIELDS) for start in starts)
+    return any(mapping(start).keys() >= FIELDS for start in starts(first_bytes))
 
 
 def load_with(data: bytes, name: str, repairs: Repairs, assumptions: Assumptions) -> list[Program]:
