@@ -181,12 +181,6 @@ def _instances(health: Mapping[str, object]) -> Iterator[tuple[int, str]]:
             yield instance["instance_id"], instance["transport"]["tcp"]
 
 
-def failure_cause(lines: Sequence[str]) -> str:
-    """Return the last line of the log with an error, or else its last line."""
-    errors = [line for line in lines if ERROR.search(line)]
-    return PREFIX.sub("", (errors or list(lines) or ["its log is empty"])[-1])
-
-
 def _worker_model(deployment: DynamoDeployment, policy: str) -> str:
     """Return the name under which the workers serve the model. That of clients belongs to the
     ThunderAgent router, if there is one."""

@@ -25,7 +25,7 @@ from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker
 from servers.foreign_routers.installation import RouterInstallation
 from servers.processes.parallel_start import Progress
-from servers.processes.server import ServerProcess, launch, read_end
+from servers.processes.server import ServerProcess, last_error, launch, read_end
 from servers.processes.supervised import SupervisedProcess
 from servers.profiles import Profile
 from servers.vllm.models.tiny_model import TINY_CONFIG, write_model
@@ -110,7 +110,7 @@ class DynamoCluster(ServerProcess):
         return len(found) == len(self._workers) and self._serves()
 
     def cause(self, log: Path) -> str:
-        return dynamo.failure_cause(read_end(log))
+        return last_error(read_end(log), dynamo.ERROR, dynamo.PREFIX)
 
     def _stop_processes(self) -> None:
         """End all processes at once, and wait until they and their descendants have ended."""

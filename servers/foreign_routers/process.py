@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from servers.foreign_routers import sglang_router, thunderagent_org, vllm_router
 from servers.foreign_routers.installation import Deployment, RouterInstallation
+from servers.foreign_routers.projects import SGLANG_ROUTER, THUNDERAGENT_ORG
+from servers.foreign_routers.vllm_router import VLLM_ROUTER
 from servers.processes.server import ServerProcess, launch, read_end
 from servers.routing import ForeignRouter
 
 PROJECTS = {
-    "vllm-router": vllm_router,
-    "sglang-router": sglang_router,
-    "thunderagent-org": thunderagent_org,
+    "vllm-router": VLLM_ROUTER,
+    "sglang-router": SGLANG_ROUTER,
+    "thunderagent-org": THUNDERAGENT_ORG,
 }
-"""The module of each project: its command line, its environment, when it is ready, and which line
-of its log has the cause of a failure."""
 READY_WITHIN_S = 60.0
 
 
@@ -43,10 +42,10 @@ class RouterProcess(ServerProcess):
         self.supervise(command, self._project.environment(os.environ))
 
     def is_healthy(self) -> bool:
-        return bool(self._project.is_ready(self.port, self._deployment))
+        return self._project.is_ready(self.port, self._deployment)
 
     def cause(self, log: Path) -> str:
-        return str(self._project.failure_cause(read_end(log)))
+        return self._project.failure_cause(read_end(log))
 
 
 def launch_router(

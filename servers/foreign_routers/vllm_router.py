@@ -9,34 +9,23 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
 
 from servers.basics.json_object import JsonObject
 from servers.foreign_routers.installation import Deployment
-from servers.processes.port import request
+from servers.foreign_routers.projects import Project, on_loopback
 
-MODULE = "vllm_router.launch_router"
 PROGRAM_SCHEDULING = "program_scheduling"
 REQUESTS_OUTSIDE_PROGRAMS = "consistent_hash"
 """The policy for requests without a program under program scheduling, as in its documentation."""
 QUEUE_TIMEOUT_S = 600.0
 """Its default for how long a turn may be held back. A shorter time is refused if it is below 300 s,
 after which a program resumes in any case; our client gives up on a turn by itself."""
-NOT_PASSED = ("API_KEY_VALIDATION_URLS",)
-"""With this variable the router would ask other machines about each key."""
-PREFIX = re.compile(r"^[\d-]+ [\d:]+ +[A-Z]+ \S+: \S+:\d+: ")
-"""Time, level, module and source of a message."""
-ERROR = re.compile(r"\w*(Error|Exception|error): |\bERROR\b|^Error ")
 
 
-def command(
-    python: str, policy: str, deployment: Deployment, port: int, metrics_port: int
-) -> list[str]:
+def _flags(policy: str, deployment: Deployment, port: int, metrics_port: int) -> list[object]:
     scheduled = policy == PROGRAM_SCHEDULING
-    flags: list[object] = [
-        *("--host", "127.0.0.1", "--port", port),
-        *("--prometheus-host", "127.0.0.1", "--prometheus-port", metrics_port),
+    flags = [
+        *on_loopback(port, metrics_port),
         *("--worker-urls", *deployment.urls),
         *("--policy", REQUESTS_OUTSIDE_PROGRAMS if scheduled else policy),
         *("--request-timeout-secs", math.ceil(deployment.turn_timeout_s)),
@@ -45,7 +34,7 @@ def command(
     if scheduled:
         settings = json.dumps(program_scheduling(deployment))
         flags += ["--enable-program-scheduling", "--program-scheduling-config-json", settings]
-    return [python, "-m", MODULE, *map(str, flags)]
+    return flags
 
 
 def program_scheduling(deployment: Deployment) -> JsonObject:
@@ -78,23 +67,9 @@ def program_scheduling(deployment: Deployment) -> JsonObject:
     return settings
 
 
-def is_ready(port: int, _deployment: Deployment) -> bool:
-    """Return whether a router that was started is healthy, as it is when its servers are."""
-    return request(port, "/health", timeout_s=2.0)[0] == 200
-
-
-def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without proxies, through which the servers cannot be reached."""
-    return {
-        name: value
-        for name, value in inherited.items()
-        if not name.lower().endswith("_proxy") and name not in NOT_PASSED
-    }
-
-
-def failure_cause(lines: Sequence[str]) -> str:
-    """Return the last line of the log with an error, or else its last line. It prints the progress
-    of its start as DEBUG at every log level."""
-    messages = [line for line in lines if not line.startswith((" ", "DEBUG: "))]
-    errors = [line for line in messages if ERROR.search(line)]
-    return PREFIX.sub("", (errors or messages or ["its log has no message"])[-1])
+VLLM_ROUTER = Project(
+    "vllm_router.launch_router",
+    _flags,
+    # With this variable the router would ask other machines about each key.
+    not_passed=("API_KEY_VALIDATION_URLS",),
+)

@@ -174,3 +174,11 @@ def read_end(log: Path) -> list[str]:
         text = COLOURS.sub("", file.read().decode(errors="replace"))
         return [line.rstrip() for line in text.split("\n") if line.strip()]
     return []
+
+
+def last_error(lines: Sequence[str], error: re.Pattern[str], prefix: re.Pattern[str]) -> str:
+    """Return the last line with an error, or else the last line, without its prefix. The lines of a
+    traceback and of debug output do not count."""
+    messages = [line for line in lines if not line.startswith((" ", "DEBUG: "))]
+    errors = [line for line in messages if error.search(line)]
+    return prefix.sub("", (errors or messages or ["its log has no message"])[-1])

@@ -24,6 +24,7 @@ from servers.basics.errors import InvalidInput, check_flags
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker, worker_ids
 from servers.foreign_routers.dynamo_process import write_step_times
+from servers.processes.server import last_error
 from servers.profiles import Profile, analytic_profile
 from servers.records.settings import ServerRecord
 from servers.records.turns import TurnRecord
@@ -137,9 +138,12 @@ def test_the_cause_of_a_failure_is_the_last_error_of_the_log() -> None:
         "ModuleNotFoundError: No module named 'numpy'",
         "2026-11-24T06:18:44.000000Z  INFO dynamo_llm: bye",
     ]
-    assert dynamo.failure_cause(lines) == "ModuleNotFoundError: No module named 'numpy'"
-    assert dynamo.failure_cause(lines[:1]) == "ready"
-    assert dynamo.failure_cause([]) == "its log is empty"
+    assert (
+        last_error(lines, dynamo.ERROR, dynamo.PREFIX)
+        == "ModuleNotFoundError: No module named 'numpy'"
+    )
+    assert last_error(lines[:1], dynamo.ERROR, dynamo.PREFIX) == "ready"
+    assert last_error([], dynamo.ERROR, dynamo.PREFIX) == "its log has no message"
 
 
 def tables(profile: Profile, folder: Path, *, prefill_only: bool) -> dict[str, Any]:

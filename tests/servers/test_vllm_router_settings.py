@@ -6,12 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from servers.foreign_routers.installation import Deployment
-from servers.foreign_routers.vllm_router import (
-    command,
-    environment,
-    failure_cause,
-    program_scheduling,
-)
+from servers.foreign_routers.vllm_router import VLLM_ROUTER, program_scheduling
 from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 COSTS = CostCurve(
@@ -53,18 +48,18 @@ def test_a_turn_may_be_held_back_until_its_time_is_up(turn_timeout_s: float, hel
 
 def test_only_program_scheduling_gets_its_settings() -> None:
     deployment = Deployment(URLS, 4096, COSTS, 0.5)
-    plain = command("python", "cache_aware", deployment, 1, 2)
+    plain = VLLM_ROUTER.command("python", "cache_aware", deployment, 1, 2)
     assert plain[plain.index("--policy") + 1] == "cache_aware"
     assert plain[plain.index("--request-timeout-secs") + 1] == "1"
     assert "--enable-program-scheduling" not in plain
-    scheduled = command("python", "program_scheduling", deployment, 1, 2)
+    scheduled = VLLM_ROUTER.command("python", "program_scheduling", deployment, 1, 2)
     assert "--enable-program-scheduling" in scheduled
 
 
 def test_neither_proxies_nor_services_of_the_user_are_passed_on() -> None:
     inherited = {"PATH": "/bin", "https_proxy": "http://p", "NO_PROXY": "", "ALL_PROXY": "p"}
     inherited["API_KEY_VALIDATION_URLS"] = "http://elsewhere"
-    assert environment(inherited) == {"PATH": "/bin"}
+    assert VLLM_ROUTER.environment(inherited) == {"PATH": "/bin"}
 
 
 @pytest.mark.parametrize(
@@ -85,4 +80,4 @@ def test_neither_proxies_nor_services_of_the_user_are_passed_on() -> None:
 def test_the_cause_of_a_failure_is_the_last_error_or_the_last_message(
     log: list[str], cause: str
 ) -> None:
-    assert failure_cause(log) == cause
+    assert VLLM_ROUTER.failure_cause(log) == cause
