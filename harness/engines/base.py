@@ -27,7 +27,7 @@ from servers.records.sweep import Unsupported
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import ENGINES as ROUTER_ENGINES
 from servers.routing import ForeignRouter
-from servers.variants import Variant, behind_routers, disaggregated, variants
+from servers.variants import Variant, behind_routers, disaggregated, split, variants
 
 ENGINES = Registry(
     kind="engine",
@@ -56,7 +56,7 @@ def split_supported(
 ) -> tuple[tuple[Variant, ...], tuple[Unsupported, ...]]:
     """Return the variants that pass `check`, and those for which it raises a ValueError.
 
-    With `all`, unsupported variants are left out. For explicit names, the error propagates. `read`:
+    Of `all`, unsupported variants are left out. For explicit names, the error propagates. `read`:
     returns the variants of a comma list.
     """
     chosen: list[Variant] = []
@@ -65,7 +65,8 @@ def split_supported(
         try:
             check(variant)
         except ValueError as error:
-            if policies.strip() != "all":
+            named = (item for item in split(policies) if item != "all")
+            if any(variant.name == each.name for item in named for each in read(item)):
                 raise
             reason = str(error).removeprefix(f"{variant.name}: ")
             left_out.append(Unsupported(variant.name, reason))

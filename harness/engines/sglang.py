@@ -19,7 +19,7 @@ from harness.engines.live_engine import CellReplay, LiveEngine
 from harness.engines.warm_up import send_prompts
 from harness.load.server_config import server_config, server_record
 from harness.load.settings import Prompts, SweepSettings
-from harness.load.workload import Longest
+from harness.load.workload import Longest, more_memory
 from harness.replay.identity import CLOSE_SESSION
 from harness.replay.live_server import LiveServer
 from harness.replay.sglang import SGLANG_APIS, flush_cache, sampling_params
@@ -164,7 +164,11 @@ def sglang_engine(settings: SweepSettings) -> Resolved:
         server=server,
         config=config,
         sglang=sglang,
-        longest=Longest(longest, f"the {longest} that {load.name} can hold here"),
+        longest=Longest(
+            longest,
+            f"the {longest} that {load.name} can hold here",
+            more_memory(settings.machine),
+        ),
         routers=routers,
     )
     return variants, engine, ()

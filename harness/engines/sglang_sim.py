@@ -40,7 +40,7 @@ class SglangSimEngine(SimEngine):
         longest = super(SglangSimEngine, self).longest
         if longest.tokens is not None and longest.tokens <= tokens:
             return longest
-        return Longest(tokens, f"the {tokens} that SGLang admits here")
+        return Longest(tokens, f"the {tokens} that SGLang admits here", self.more_memory)
 
     def settings(self, variant: Variant | None = None) -> EngineSettings:
         limits = LimitsRecord(

@@ -15,7 +15,7 @@ from harness.engines.virtual_cell import run_virtual
 from harness.load.option import build, values_of
 from harness.load.server_config import limits_record
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
-from harness.load.workload import Longest
+from harness.load.workload import Longest, more_memory
 from harness.replay.virtual import EngineFactory
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import counted
@@ -71,6 +71,8 @@ class SimEngine:
     """Whether `gpus` is the smallest number that has room for the model, and was not given."""
     scheduling: Scheduling = Scheduling.ASYNC
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
+    more_memory: str = ""
+    """How to make room for longer contexts."""
     profile_notes: tuple[str, ...] = ()
     """What readers of results should know about the profile, in one sentence each."""
     model_limit: int | None = None
@@ -100,7 +102,8 @@ class SimEngine:
         )
         if tokens == self.model_limit:
             return Longest.of_model(tokens, self.model)
-        return Longest(tokens, f"the {tokens} that {self.model} on {self.hardware} can hold here")
+        limit = f"the {tokens} that {self.model} on {self.hardware} can hold here"
+        return Longest(tokens, limit, self.more_memory)
 
     def describe(self) -> str:
         kind = "replicas" if self.transfer is None else "engines"
@@ -202,22 +205,29 @@ def _record(profile: Profile) -> ProfileRecord:
 def resolve_sim(settings: SweepSettings) -> Resolved:
     server = settings.server
     found = resolve_profile(settings.machine)
-    check = partial(_check_tier, server, found.profile())
+    check = partial(_check_tier, settings, found.profile())
     plain, left_out = split_supported(settings.policies, check)
     chosen = with_routers(plain, server, "sim")
     return chosen, sim_engine(settings, chosen, found), left_out
 
 
-def _check_tier(server: Server, profile: Profile, variant: Variant) -> None:
-    if variant.offload is not None and profile.keeps_states:
+def _check_tier(settings: SweepSettings, profile: Profile, variant: Variant) -> None:
+    if variant.offload is None:
+        return
+    if profile.keeps_states:
         raise InvalidInput(
             f"{variant.name}: has an offload tier, which stores no states of layers, and "
             f"{profile.model} has such layers; remove it from --policies"
         )
-    if server.disaggregate is not None and variant.offload is not None:
+    if settings.server.disaggregate is not None:
         raise InvalidInput(
-            f"--disaggregate {server.disaggregate}: {variant.name} has an offload tier, which "
-            "prefill and decode engines do not have here; remove it from --policies"
+            f"--disaggregate {settings.server.disaggregate}: {variant.name} has an offload tier, "
+            "which prefill and decode engines do not have here; remove it from --policies"
+        )
+    if settings.machine.speculate is not None:
+        raise InvalidInput(
+            f"--speculate {settings.machine.speculate}: {variant.name} has an offload tier, whose "
+            "loads are not modelled beside slots for drafts; remove it from --policies"
         )
 
 
@@ -238,7 +248,7 @@ def sim_engine(
     limits = build(Limits, values_of(machine))
     profile, notes = found.profile(), found.notes
     if (speculation := limits.speculation) is not None:
-        speculation, profile = _speculate(speculation, settings, chosen, found)
+        speculation, profile = _speculate(speculation, settings, found)
         limits = replace(limits, speculate=str(speculation))
         notes = (*notes, _describe_drafts(speculation, machine.speculate or ""))
         if found.file is not None and speculation.drops_block:
@@ -255,6 +265,7 @@ def sim_engine(
         found.file is None and _fewest(machine),
         machine.scheduling,
         machine.kv_cache_dtype,
+        more_memory(machine),
         notes,
         model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
@@ -266,19 +277,12 @@ def sim_engine(
 def _speculate(
     speculation: Speculation,
     settings: SweepSettings,
-    chosen: Sequence[Variant],
     found: ResolvedProfile,
 ) -> tuple[Speculation, Profile]:
     """Return the speculation with the time of its drafts, and the profile with their memory. Raise
     InvalidInput for what is not modelled together with speculation."""
     profile, machine = found.profile(), settings.machine
     option = f"--speculate {machine.speculate}"
-    for variant in chosen:
-        if variant.offload is not None:
-            raise InvalidInput(
-                f"{option}: {variant.name} has an offload tier, whose loads are not modelled "
-                "beside slots for drafts; remove it from --policies"
-            )
     if settings.server.disaggregate is not None:
         raise InvalidInput(
             f"{option}: --disaggregate is not modelled with it; use --replicas instead"

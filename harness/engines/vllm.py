@@ -26,7 +26,7 @@ from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
 from harness.load.server_config import limits_record, server_config, server_record
 from harness.load.settings import DISAGGREGATION, Answers, Prompts, Server, SweepSettings
-from harness.load.workload import Longest
+from harness.load.workload import Longest, more_memory
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.phrasing import listed
@@ -218,7 +218,11 @@ def vllm_engine(settings: SweepSettings) -> Resolved:
         server=server,
         config=config,
         vllm=vllm,
-        longest=Longest(longest, f"the {longest} that {load.name} can hold here"),
+        longest=Longest(
+            longest,
+            f"the {longest} that {load.name} can hold here",
+            more_memory(settings.machine),
+        ),
         dram_gb=command_line.dram_gb(settings.machine.offload_gb, vllm, settings.machine.gpus),
         ssd_gb=settings.machine.ssd_gb,
     )

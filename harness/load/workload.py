@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
-from harness.load.settings import Load, Overlong
+from harness.load.settings import Load, Machine, Overlong
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.text import one_line
 from servers.records.settings import LeftOutProgram, WorkloadRecord
@@ -28,6 +28,12 @@ MAX_NAMED_FILES = 3
 """Limit of file names in the name of a workload."""
 
 
+def more_memory(machine: Machine) -> str:
+    """Return how to make room for longer contexts: `bench plan` has no --kv-blocks."""
+    blocks = ", --kv-blocks" if machine.kv_blocks is not None else ""
+    return f"increase --max-model-len{blocks} or --gpus"
+
+
 class Longest(NamedTuple):
     """The longest context of a machine."""
 
@@ -35,7 +41,7 @@ class Longest(NamedTuple):
     """None if unknown."""
     limit: str
     """The exceeded limit, for errors."""
-    remedy: str = "increase --max-model-len, --kv-blocks or --gpus"
+    remedy: str = "choose shorter programs"
 
     @classmethod
     def of_model(cls, tokens: int, model: str) -> Longest:

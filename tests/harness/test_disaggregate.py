@@ -71,6 +71,26 @@ def test_variants_over_an_offload_tier_are_left_out_of_all() -> None:
 
 
 @pytest.mark.parametrize(
+    "machine",
+    [
+        Machine(),
+        Machine(model="qwen3-coder-next", hardware="h200"),
+        Machine(speculate="ngram:3,accept=0.5"),
+    ],
+)
+def test_only_variants_that_are_named_beside_all_must_run(machine: Machine) -> None:
+    """No engine for prefill or decode has a tier, no tier stores states, and no loads are modelled
+    beside drafts."""
+    server = Server(disaggregate="1P1D") if machine == Machine() else Server()
+    settings = replace(SETTINGS, machine=machine, server=server)
+    plan = resolve(replace(settings, policies="all,continuum(k=7)"))
+    assert {"lmcache", "continuum+"} <= {left.name for left in plan.left_out}
+    assert any(variant.name.startswith("continuum(k=7)") for variant in plan.variants)
+    with pytest.raises(InvalidInput, match=r"continuum\(k=7\)\+ has|continuum\(k=7\)\+: has"):
+        resolve(replace(settings, policies="all,continuum(k=7)+"))
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"server": Server(disaggregate="0P1D")}, "0P1D: write the numbers"),

@@ -315,8 +315,10 @@ def test_a_machine_that_holds_no_job_is_left_out(tmp_path: Path) -> None:
     programs = [Program("p", (Turn(40_000, 5),)), Program("q", (Turn(100, 5),))]
     write_programs(tmp_path / "long.jsonl", programs)
     refuse = replace(long, load=replace(long.load, overlong=Overlong.REFUSE))
-    with pytest.raises(InvalidInput, match="40000 prompt"):
+    with pytest.raises(InvalidInput, match="40000 prompt") as refused:
         candidates(refuse, (1,), (None,))
+    assert "--gpus" in str(refused.value)
+    assert "--kv-blocks" not in str(refused.value)  # `bench plan` has no such option
 
 
 def test_a_model_that_fits_no_machine_is_refused_with_a_line_for_each() -> None:
