@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import string
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.tool_names import call_names, command_names, tool_names, tools_of_answer
+from tests.growth import LINEAR, growth
 from tests.tool_call_formats import FORMATS
 
 
@@ -108,10 +108,7 @@ def test_the_tools_of_an_answer_that_was_cut_are_unknown_unless_it_calls_one() -
     "piece", ["<function=a>", "[TOOL_CALLS]a{", '<invoke name="', "[f(", "<a_"]
 )
 def test_the_time_to_parse_an_answer_is_linear_in_its_length(piece: str) -> None:
-    text = piece * (200_000 // len(piece))
-    start_s = time.process_time()
-    tools_of_answer(text)
-    assert time.process_time() - start_s < 2
+    assert growth(lambda length: tools_of_answer(piece * (length // len(piece))), 5_000) < LINEAR
 
 
 def test_terminal_bench_gives_first_words_of_keystrokes() -> None:

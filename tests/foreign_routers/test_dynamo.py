@@ -71,7 +71,8 @@ def test_thunderagent_sees_our_programs_and_their_ends(tmp_path: Path) -> None:
     for program in programs:
         of_one = [line for line in lines if line["program_id"] == program.id]
         assert len({line["replica"] for line in of_one}) == 1  # programs stay on one worker
-        assert all(0.0 <= line["held_s"] < 1.0 for line in of_one)
+        for line in of_one:
+            assert 0.0 <= line["held_s"] < line["finished_at_s"] - line["sent_at_s"]
         assert len(re.findall(f"program created program={program.id} ", log)) == 1
         assert f"path=session_final program={program.id} released=True" in log
 

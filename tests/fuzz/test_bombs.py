@@ -8,7 +8,6 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from time import process_time
 
 import pyarrow as pa
 import pytest
@@ -17,6 +16,7 @@ from pyarrow import parquet
 from servers.basics.errors import InvalidTrace
 from servers.basics.text import has_control
 from tests.fuzz.target import bounded
+from tests.growth import LINEAR, growth
 from tests.sentences import mentions
 from traces import Program, Turn, lenient, read_traces, stored, table
 from traces.formats.native import program_line
@@ -212,19 +212,22 @@ def test_a_chain_of_sub_agents_is_read_in_linear_time(tmp_path: Path) -> None:
 
 def test_very_many_tasks_of_a_sub_agent_are_placed_in_linear_time() -> None:
     """Looking for the call after each of 4,000 launches from the first one on takes 5 s."""
-    main, agent = Thread("main"), Thread("agent", started_s=5.0)
-    for n in range(4_000):
-        main.calls.append(Call(100, 20, end_s=10.0 * n + 4))
-        agent.calls.append(Call(50, 10, end_s=10.0 * n + 8))
-    began_s = process_time()
-    for call in main.calls:
-        assert main.last_call_before((call.end_s or 0.0) + 1) is call
-        agent.launch(call, call.end_s, call)
-    programs = make_programs([main, agent], Repairs())
-    assert process_time() - began_s < 2
-    assert len(programs) == 4_001
-    assert programs[4_000].fork is not None
-    assert programs[4_000].fork.after_turn == 3_999
+
+    def placed(tasks: int) -> list[Program]:
+        main, agent = Thread("main"), Thread("agent", started_s=5.0)
+        for n in range(tasks):
+            main.calls.append(Call(100, 20, end_s=10.0 * n + 4))
+            agent.calls.append(Call(50, 10, end_s=10.0 * n + 8))
+        for call in main.calls:
+            assert main.last_call_before((call.end_s or 0.0) + 1) is call
+            agent.launch(call, call.end_s, call)
+        return make_programs([main, agent], Repairs())
+
+    programs = placed(100)
+    assert len(programs) == 101
+    assert programs[100].fork is not None
+    assert programs[100].fork.after_turn == 99
+    assert growth(placed, 250) < LINEAR
 
 
 def test_a_session_with_very_many_sub_agents_is_read(tmp_path: Path) -> None:
