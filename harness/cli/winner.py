@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+from msgspec import convert, structs
 
 from harness.console import print_message
+from harness.load.option import values_of
 from harness.load.settings import Machine
-from servers.admission import Admission
+from servers.admission import Limits
 from servers.basics.errors import InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.sglang.schedulers import SglangScheduler, scheduler_of, sglang_variants
@@ -73,14 +75,11 @@ def winner_of(folder: Path) -> Winner:
             f"flag --speculative-config '{orjson.dumps(config).decode()}', with the draft model if "
             "the method has one"
         )
+    recorded = structs.asdict(limits)
+    served = {n: v for n, v in recorded.items() if v is not None and n != "speculate"}
     machine = Machine(
         gpus=(sweep.gpus or 1) // replicas,
-        max_num_seqs=limits.max_num_seqs or Machine().max_num_seqs,
-        step_tokens=limits.step_tokens or Machine().step_tokens,
-        admission=Admission(limits.admission or Admission.WHOLE_PROMPT),
-        long_prefill=limits.long_prefill or 0,
-        long_prefill_adaptive=bool(limits.long_prefill_adaptive),
-        watermark=limits.watermark or 0.0,
+        **values_of(convert(served, Limits)),
         kv_cache_dtype=KvCacheDtype(sweep.kv_cache_dtype or KvCacheDtype.AUTO),
         max_model_len=sweep.server.max_model_len,
         offload_gb=variant.offload.dram_gb if variant.offload else None,

@@ -22,6 +22,7 @@ from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import counted, listed, seconds
+from servers.records.settings import LimitsRecord
 from servers.records.sweep import SweepRecord
 
 
@@ -203,13 +204,7 @@ def _limit(name: str) -> Callable[[SweepRecord], str]:
 
 SETTINGS: Mapping[str, Callable[[SweepRecord], str]] = {
     "step times": lambda sweep: str(sweep.profile.provenance or DASH),
-    "turns at a time": _limit("max_num_seqs"),
-    "tokens per step": _limit("step_tokens"),
-    "admission": _limit("admission"),
-    "long prefill": _limit("long_prefill"),
-    "adaptive": _limit("long_prefill_adaptive"),
-    "watermark": _limit("watermark"),
-    "speculation": _limit("speculate"),
+    **{name.replace("_", " "): _limit(name) for name in LimitsRecord.__struct_fields__},
     "KV cache": lambda sweep: str(sweep.kv_cache_dtype or "auto"),
     "CPU time of steps": lambda sweep: str(sweep.scheduling or DASH),
     "policies": lambda sweep: listed([v.name for v in sweep.variants], at_most=30),
