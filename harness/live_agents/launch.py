@@ -108,7 +108,7 @@ def readable(plan: AgentPlan) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
+class AgentLaunches:
     plan: AgentPlan
     folder: Path
     """Absolute path of the parent of all programs' folders."""

@@ -24,7 +24,7 @@ from harness.gateway import Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.guided import Guide
 from harness.gateway.serving import program_socket, tune_garbage_collector
-from harness.live_agents.launch import WORKSPACE, Launches, ProgramLimits, readable
+from harness.live_agents.launch import WORKSPACE, AgentLaunches, ProgramLimits, readable
 from harness.live_agents.starts import Starts
 from harness.replay.live_server import Service
 from servers.basics.atomic import make_folder
@@ -55,7 +55,7 @@ class _Agents:
         self,
         job: Job,
         gateway: Gateway,
-        launches: Launches,
+        launches: AgentLaunches,
         turns: Counter[str],
         lost_reason: Callable[[], str | None],
         on_stage: Callable[[str], None],
@@ -255,7 +255,7 @@ async def run_agents(
         containers = replace(plan.sandbox, folder=folder)
     tune_garbage_collector()
     async with serve_gateway(gateway) as base_url:
-        launches = Launches(plan, folder, service.model, base_url, containers, readable(plan))
+        launches = AgentLaunches(plan, folder, service.model, base_url, containers, readable(plan))
         agents = _Agents(job, gateway, launches, turns, lost_reason, on_stage)
         with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()

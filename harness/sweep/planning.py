@@ -24,7 +24,7 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.run import ONE, SloNotReached, run_sweeps
 from reports.answer.capacity_context import MachinePrice
-from reports.compare.plans import Fleet, fleets
+from reports.compare.plans import Plan, fleets
 from reports.run_folder.find import RUNS
 from reports.run_folder.members import MEMBERS
 from reports.run_folder.read import read_sweep
@@ -66,7 +66,7 @@ class Candidate:
 class PlanSearches:
     """What a search for plans found."""
 
-    fleets: list[Fleet] = field(default_factory=list)
+    fleets: list[Plan] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Sentences: what does not fit, cannot meet the SLO, misses it, or was not searched."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -210,7 +210,7 @@ def search(
     return result
 
 
-def _as_cheap(candidate: Candidate, found: Sequence[Fleet]) -> Fleet | None:
+def _as_cheap(candidate: Candidate, found: Sequence[Plan]) -> Plan | None:
     """Return a fleet of the same hardware and model with fewer GPUs per machine that costs at most
     as much as a single machine of the candidate."""
     engine = candidate.plan.engine

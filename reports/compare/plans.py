@@ -1,6 +1,6 @@
 """Reads which machines serve a number of agents, from sweeps that searched capacities in agents.
 
-In: the run folders of a plan. Out: a `Fleet` per folder and policy, whole machines that meet the
+In: the run folders of a plan. Out: a `Plan` per folder and policy, whole machines that meet the
 SLO with every seed and probably with other jobs, and the sentences of the answer.
 """
 
@@ -32,7 +32,7 @@ P95_JCT = Limit("p95", 1, "s")
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Plan:
     """Machines that serve the agents with one policy. A machine is all GPUs of one sweep."""
 
     sweep: SweepRecord
@@ -112,14 +112,14 @@ def statistics_of(slo: Slo) -> tuple[Limit, ...]:
     return tuple(by_name.values())
 
 
-def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
+def fleets(folder: Path, agents: int) -> tuple[list[Plan], list[str]]:
     """Return a fleet per policy that serves at least one agent on a machine, and why others have
     none. References are left out, since they cannot be deployed."""
     run = load_run(folder)
     search = searched(run)
     if search is None:
         return [], [f"{folder.name}: no cell has finished"]
-    found: list[Fleet] = []
+    found: list[Plan] = []
     valid, invalid = valid_capacities(search.found, collect(run), run.sweep.baseline)
     without = [f"{folder.name}: {sentence}" for sentence in invalid]
     tiers = {each.name: each.offload for each in run.sweep.variants}
@@ -131,7 +131,7 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
             without.append(f"{folder.name}: the search has not finished for {capacity.variant}")
             continue
         tier = tiers[capacity.variant]
-        fleet = Fleet(
+        fleet = Plan(
             run.sweep,
             folder,
             capacity.variant,
@@ -149,7 +149,7 @@ def fleets(folder: Path, agents: int) -> tuple[list[Fleet], list[str]]:
     return found, without
 
 
-def _fails(fleet: Fleet, capacity: VariantCapacity) -> str:
+def _fails(fleet: Plan, capacity: VariantCapacity) -> str:
     """Return why a machine serves no agent."""
     if fleet.with_every_seed:
         return (
@@ -166,7 +166,7 @@ def _missed(capacity: VariantCapacity) -> str:
     return ", ".join(sorted(limits))
 
 
-def _with_times(fleet: Fleet, run: Run, slo: Slo) -> Fleet:
+def _with_times(fleet: Plan, run: Run, slo: Slo) -> Plan:
     key = (fleet.policy, float(fleet.each))
     times = [c.done.times_s for c in run.cells if c.key[:2] == key and c.done.times_s]
     if len(times) < len(run.sweep.seeds):
@@ -176,10 +176,10 @@ def _with_times(fleet: Fleet, run: Run, slo: Slo) -> Fleet:
     )
 
 
-def front(found: Sequence[Fleet], value: Callable[[Fleet], float]) -> list[Fleet]:
-    """Return the fleets than which no other is both at most as expensive and at most as slow, the
-    cheapest first."""
-    best: list[Fleet] = []
+def front(found: Sequence[Plan], value: Callable[[Plan], float]) -> list[Plan]:
+    """Return the Pareto front: the plans that no other plan equals or beats in both cost and
+    `value`, the cheapest first."""
+    best: list[Plan] = []
     for fleet in sorted(found, key=lambda f: (f.usd_per_month, value(f))):
         if not best or value(fleet) < value(best[-1]):
             best.append(fleet)
@@ -197,7 +197,7 @@ def in_words(limit: Limit, time_s: float) -> str:
     return f"{value:.3g}" if limit.is_speed else seconds(value)
 
 
-def headline(found: Sequence[Fleet], agents: int, slo: Slo) -> str:
+def headline(found: Sequence[Plan], agents: int, slo: Slo) -> str:
     if not found:
         return f"No plan that was searched meets {slo} for {counted(agents, 'agent')}."
     best = cheapest(found)
@@ -208,12 +208,12 @@ def headline(found: Sequence[Fleet], agents: int, slo: Slo) -> str:
     )
 
 
-def cheapest(found: Sequence[Fleet]) -> Fleet:
+def cheapest(found: Sequence[Plan]) -> Plan:
     """Return the cheapest fleet; of equal ones the one that could serve most agents."""
     return min(found, key=lambda f: (f.usd_per_month, -f.could_serve))
 
 
-def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
+def findings(found: Sequence[Plan], slo: Slo) -> list[str]:
     """Return sentences on the cheapest plan: its margin, what fails first, and its latencies."""
     if not found:
         return []
@@ -256,7 +256,7 @@ def findings(found: Sequence[Fleet], slo: Slo) -> list[str]:
     return sentences
 
 
-def _serves(fleet: Fleet) -> str:
+def _serves(fleet: Plan) -> str:
     if fleet.predicted is None:
         bound = "most" if fleet.limit else "least"
         return f"It serves at {bound} {counted(fleet.could_serve, 'agent')} with every seed"
@@ -269,12 +269,12 @@ def _serves(fleet: Fleet) -> str:
     )
 
 
-def fails_first(fleet: Fleet) -> str:
+def fails_first(fleet: Plan) -> str:
     """Return what fails first in words."""
     return fleet.limit or f"nothing up to {MOST_JOBS:,} agents each"
 
 
-def _with_more(fleet: Fleet) -> str:
+def _with_more(fleet: Plan) -> str:
     if fleet.limit is None:
         return f"No search tries more than {MOST_JOBS:,} agents on one machine."
     if fleet.limit == NO_STEADY_STATE:

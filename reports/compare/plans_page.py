@@ -10,7 +10,7 @@ from pathlib import Path
 from reports.answer.provenance import heading, price_in_words
 from reports.capacity.slo import Limit, Slo
 from reports.compare.plans import (
-    Fleet,
+    Plan,
     fails_first,
     findings,
     front,
@@ -30,7 +30,7 @@ AXIS = "USD per month"
 
 
 def draw(
-    found: Sequence[Fleet],
+    found: Sequence[Plan],
     agents: int,
     slo: Slo,
     left_out: Sequence[str],
@@ -62,7 +62,7 @@ def draw(
     )
 
 
-def table(found: Sequence[Fleet], slo: Slo) -> Table:
+def table(found: Sequence[Plan], slo: Slo) -> Table:
     """Return the plans, the cheapest first. Bold: the Pareto front of cost and the first
     statistic."""
     statistics = statistics_of(slo)
@@ -84,7 +84,7 @@ def table(found: Sequence[Fleet], slo: Slo) -> Table:
     return Table([*heads, *(s.title for s in statistics), "Fails first"], rows)
 
 
-def _figure(limit: Limit, found: Sequence[Fleet], style: Mapping[str, Style]) -> Figure:
+def _figure(limit: Limit, found: Sequence[Plan], style: Mapping[str, Style]) -> Figure:
     drawn = [fleet for fleet in found if limit in fleet.times]
     best = front(drawn, lambda f: f.times[limit])
     names = list(dict.fromkeys(fleet.policy for fleet in drawn))
@@ -110,7 +110,11 @@ def _figure(limit: Limit, found: Sequence[Fleet], style: Mapping[str, Style]) ->
 
 
 def _dots(
-    name: str, limit: Limit, drawn: Sequence[Fleet], best: Sequence[Fleet], look: Style
+    name: str,
+    limit: Limit,
+    drawn: Sequence[Plan],
+    best: Sequence[Plan],
+    look: Style,
 ) -> Trace:
     own = [fleet for fleet in drawn if fleet.policy == name]
     x, y = [f.usd_per_month for f in own], [shown(limit, f.times[limit]) for f in own]

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from msgspec import to_builtins
 
-from reports.fidelity.distance import CellSpread, Fidelity, PairedPoint, Ranking
+from reports.fidelity.distance import CellSpread, Fidelity, PairedPoint, RankAgreement
 from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, TargetVerdict
 from reports.numbers import DASH
 from reports.page.environment import page_of
@@ -184,7 +184,7 @@ def _number(value: float, form: str) -> str:
     return DASH if math.isnan(value) else format(value, form)
 
 
-def _ranking(ranking: Ranking) -> JsonObject:
+def _ranking(ranking: RankAgreement) -> JsonObject:
     settled = DASH if ranking.settled is None else f"{ranking.settled} of {ranking.pairs}"
     agreed = DASH if ranking.agreed is None else str(ranking.agreed)
     texts = (_tau(ranking.tau), _tau(ranking.tau_live), settled, agreed, f"{ranking.regret:+.1%}")

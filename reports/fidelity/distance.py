@@ -54,7 +54,7 @@ class PairedPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class RankAgreement:
     """The policies under one load, ranked by mean JCT over all seeds and live repeats."""
 
     load: str
@@ -84,7 +84,7 @@ class Fidelity:
     cells: pd.DataFrame
     """One row per cell that all runs have, with `KEY` and the columns of `paired`."""
     points: tuple[PairedPoint, ...]
-    rankings: tuple[Ranking, ...]
+    rankings: tuple[RankAgreement, ...]
     repeats: int
 
 
@@ -172,7 +172,7 @@ def _point(cells: pd.DataFrame) -> PairedPoint:
     )
 
 
-def _ranking(cells: pd.DataFrame) -> Ranking:
+def _ranking(cells: pd.DataFrame) -> RankAgreement:
     """Over the seeds that every policy of this load has, so that arrivals are the same."""
     repeats = _repeat_columns(cells)
     by_policy = {str(name): group.set_index("seed") for name, group in _common(cells)}
@@ -183,7 +183,7 @@ def _ranking(cells: pd.DataFrame) -> Ranking:
     own = [[float(group[r].mean()) for group in by_policy.values()] for r in repeats]
     taus = [kendall_tau(a, b) for a, b in combinations(own, 2)]
     settled, agreed = _settled_pairs(by_policy, virtual, repeats)
-    return Ranking(
+    return RankAgreement(
         load=str(cells["load"].iloc[0]),
         jps=_jps(cells.iloc[0]),
         live=tuple(sorted(live, key=live.__getitem__)),

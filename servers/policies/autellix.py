@@ -48,7 +48,7 @@ class Attained(NamedTuple):
     waited_s: float = 0.0
 
 
-class Call:
+class LlmCall:
     def __init__(self, program: Attained, level: int, left_s: float, since_s: float) -> None:
         self.program = program
         self.level = level
@@ -104,7 +104,7 @@ class Autellix(Policy):
         self._bounds_s = list(accumulate(quanta_s))
         self._beta = beta
         self._programs: Recent[Attained] = Recent()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, LlmCall] = {}
         self._wakes: list[tuple[float, int]] = []
         self._promoted: list[int] = []
         """Waiting calls that have been promoted since the engine last woke, and some others."""
@@ -114,7 +114,7 @@ class Autellix(Policy):
     def arrived(self, request: Request, now_s: float) -> None:
         program = self._programs.get(request.program_id) or Attained()
         level = bisect_right(self._bounds_s, program.served_s)
-        call = Call(program, level, self._quanta_s[level], now_s)
+        call = LlmCall(program, level, self._quanta_s[level], now_s)
         self._calls[request.id] = call
         self._wait(request.id, call, now_s)
 
@@ -191,7 +191,7 @@ class Autellix(Policy):
 
     # Accounts -----------------------------------------------------------------------------------
 
-    def _wait(self, call_id: int, call: Call, now_s: float) -> None:
+    def _wait(self, call_id: int, call: LlmCall, now_s: float) -> None:
         """Start the call's waiting time, and set the time of its promotion to the top level."""
         call.running, call.since_s, call.changes_s = False, now_s, []
         if call.level == 0:
@@ -204,7 +204,7 @@ class Autellix(Policy):
             call.changes_s = [now_s + short_s]
             self._wake_for(call_id, call)
 
-    def _stop(self, call: Call, now_s: float) -> None:
+    def _stop(self, call: LlmCall, now_s: float) -> None:
         """Add the time until now to the call's waiting time or service."""
         passed = call.passed(now_s)
         if not call.running:
@@ -220,7 +220,7 @@ class Autellix(Policy):
             call.left_s = math.inf if last else call.changes_s[passed] - now_s
         call.since_s, call.changes_s = now_s, []
 
-    def _promote(self, call: Call, at_s: float) -> None:
+    def _promote(self, call: LlmCall, at_s: float) -> None:
         call.level, call.entered_s, call.left_s = 0, at_s, self._quanta_s[0]
         call.before_promotion_s += call.served_s
         call.served_s = call.waited_s = 0.0
@@ -237,7 +237,7 @@ class Autellix(Policy):
             so_far.waited_s + call.waited_s,
         )
 
-    def _wake_for(self, call_id: int, call: Call) -> None:
+    def _wake_for(self, call_id: int, call: LlmCall) -> None:
         if call.changes_s:
             heapq.heappush(self._wakes, (call.changes_s[0], call_id))
 

@@ -64,21 +64,21 @@ def block_tokens_of(llm: Model, gpus: int, block_tokens: int) -> int:
     return block_tokens * -(-llm.states.bytes_on(gpus) // page)
 
 
-class Pool(NamedTuple):
+class KvPool(NamedTuple):
     groups: Groups
     block_bytes: int
     """On all GPUs."""
     lengths: Lengths = EVEN
 
 
-def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> Pool:
+def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> KvPool:
     """Return the KV groups and blocks of a model. `windows`: whether vLLM frees the blocks before a
     window, which it does not do with a KV connector such as LMCache's."""
     groups, layers = groups_of(llm)
     if llm.states is not None:
-        return Pool(groups, llm.kinds[0].bytes_of_layer(gpus) * layers * block_tokens)
+        return KvPool(groups, llm.kinds[0].bytes_of_layer(gpus) * layers * block_tokens)
     if len(groups) == 1 or not windows:
-        return Pool(FULL_ATTENTION, llm.kv_bytes_per_token_on(gpus) * block_tokens)
+        return KvPool(FULL_ATTENTION, llm.kv_bytes_per_token_on(gpus) * block_tokens)
     for group in groups:
         if is_chunk(group) and group is not None and -group % block_tokens:
             raise InvalidInput(
@@ -90,4 +90,4 @@ def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> P
     full, local = (
         1 if largest % sizes[is_full] else largest // sizes[is_full] for is_full in (True, False)
     )
-    return Pool(groups, largest * layers * block_tokens, (full, local))
+    return KvPool(groups, largest * layers * block_tokens, (full, local))

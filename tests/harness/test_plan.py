@@ -33,7 +33,7 @@ from reports.answer.fails_first import NO_STEADY_STATE
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.slo import parse_slo
 from reports.compare import plans
-from reports.compare.plans import P95_JCT, Fleet, findings, fleets, front, headline
+from reports.compare.plans import P95_JCT, Plan, findings, fleets, front, headline
 from reports.compare.plans_page import _figure, draw, table
 from reports.figures.styles import styles
 from reports.metrics.cells import Results, collect
@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> tuple[list[Fleet], list[str]]:
+def found(folder: Path) -> tuple[list[Plan], list[str]]:
     result = search(
         [candidate(2, "mean<=1ms"), candidate(1), candidate(9)],
         *(AGENTS, folder, Execution(workers=1)),
@@ -80,7 +80,7 @@ def found(folder: Path) -> tuple[list[Fleet], list[str]]:
 
 
 def test_a_fleet_has_as_many_whole_machines_as_hold_with_every_seed(
-    found: tuple[list[Fleet], list[str]],
+    found: tuple[list[Plan], list[str]],
 ) -> None:
     assert {fleet.policy for fleet in found[0]} == {"fcfs", "continuum"}
     for fleet in found[0]:
@@ -93,7 +93,7 @@ def test_a_fleet_has_as_many_whole_machines_as_hold_with_every_seed(
 
 
 def test_what_cannot_be_cheaper_or_never_holds_is_left_out_with_the_reason(
-    found: tuple[list[Fleet], list[str]],
+    found: tuple[list[Plan], list[str]],
 ) -> None:
     unreachable, dominated = found[1]
     assert mentions(dominated, "9 x a100-80g", "not searched", "6,570 USD", "not cheaper")
@@ -101,7 +101,7 @@ def test_what_cannot_be_cheaper_or_never_holds_is_left_out_with_the_reason(
 
 
 def test_the_same_search_resumes_and_another_number_of_agents_adds_cells(
-    found: tuple[list[Fleet], list[str]], folder: Path
+    found: tuple[list[Plan], list[str]], folder: Path
 ) -> None:
     again = search([candidate(1)], AGENTS, folder, Execution(workers=1))
     assert again.fleets == found[0]
@@ -119,7 +119,7 @@ def test_cells_are_added_until_the_agents_on_each_machine_have_run(
         ran.append(loads)
         return {}
 
-    def found(_: Path, agents: int) -> tuple[list[Fleet], list[str]]:
+    def found(_: Path, agents: int) -> tuple[list[Plan], list[str]]:
         serves = 6 if len(ran) == 1 else 5  # The cell with 6 agents lowers the capacity.
         return [fleet(1.0, 9.0, serves=serves, asked=agents)], []
 
@@ -131,7 +131,7 @@ def test_cells_are_added_until_the_agents_on_each_machine_have_run(
 
 
 def test_a_policy_with_a_cell_that_failed_a_validity_gate_is_left_out(
-    found: tuple[list[Fleet], list[str]], monkeypatch: pytest.MonkeyPatch
+    found: tuple[list[Plan], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def invalid(run: Run) -> Results:
         results = collect(run)
@@ -150,7 +150,7 @@ def test_statistics_that_have_not_run_are_not_announced() -> None:
 
 
 def test_the_page_has_the_front_the_plans_and_the_commands(
-    found: tuple[list[Fleet], list[str]], tmp_path: Path
+    found: tuple[list[Plan], list[str]], tmp_path: Path
 ) -> None:
     slo = parse_slo("mean<=2x")
     draw(found[0], AGENTS, slo, found[1], ["bench serve --policy fcfs"], tmp_path / "plan.html")
@@ -169,10 +169,10 @@ def test_the_labels_of_neighbours_on_the_front_are_above_and_below_their_dots() 
     assert figure.specs[""]["data"][1]["textposition"] == ["top center", "bottom center"]
 
 
-def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) -> Fleet:
+def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) -> Plan:
     sweep = plan_on(1).sweep_record()
     price = PriceRecord(usd_per_gpu_hour, "--price")
-    return Fleet(
+    return Plan(
         structs.replace(sweep, price=price, seeds=more.get("seeds", sweep.seeds)),
         Path("run"),
         "fcfs",

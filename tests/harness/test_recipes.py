@@ -15,7 +15,7 @@ import yaml
 from servers.basics.errors import InvalidInput
 from servers.sglang.schedulers import SglangScheduler
 from servers.vllm.launch.command_line import ServerConfig
-from servers.vllm.launch.recipes import Recipe
+from servers.vllm.launch.recipes import DeploymentRecipe
 from tests.harness import in_process
 
 LLAMA = ("--model", "llama-3.1-8b")
@@ -270,7 +270,7 @@ def test_what_a_recipe_cannot_say_is_refused_with_the_remedy(
 
 
 def test_a_policy_of_ones_own_runs_only_where_its_module_is() -> None:
-    recipe = Recipe(ServerConfig(model="llama-3.1-8b", policy="mine:Mine"))
+    recipe = DeploymentRecipe(ServerConfig(model="llama-3.1-8b", policy="mine:Mine"))
     assert '{"turnstile": {"policy": "mine:Mine"}}' in recipe.command()
     for text in (recipe.compose, recipe.k8s):
         with pytest.raises(InvalidInput, match="containers do not have its module"):

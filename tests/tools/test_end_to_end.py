@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.sentences import mentions
-from tools.silicon.errors import Point, apart_rows, by, headline, judge, pair_rows, summary
+from tools.silicon.errors import Prediction, apart_rows, by, headline, judge, pair_rows, summary
 from tools.silicon.rows import Checkpoint, Row
 
 ROW = Row(
@@ -27,10 +27,10 @@ ROW = Row(
 )
 EXPERTS = replace(ROW, checkpoint=Checkpoint("experts", dense=False))
 POINTS = [
-    Point(ROW, 0.090, 0.0107),
-    Point(replace(ROW, clients=8), 0.140, 0.0095),
-    Point(replace(ROW, clients=200), 0.080, 0.012),
-    Point(EXPERTS, 0.090, 0.020),
+    Prediction(ROW, 0.090, 0.0107),
+    Prediction(replace(ROW, clients=8), 0.140, 0.0095),
+    Prediction(replace(ROW, clients=200), 0.080, 0.012),
+    Prediction(EXPERTS, 0.090, 0.020),
 ]
 """Errors of TTFT: -10, +40, -20, -10%; of TPOT: +7, -5, +20, +100%."""
 

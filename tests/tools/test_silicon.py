@@ -18,7 +18,7 @@ from tests.sentences import mentions
 from tests.sim.worlds import profile
 from tools.silicon import points, rows
 from tools.silicon.__main__ import main
-from tools.silicon.errors import Point, judge
+from tools.silicon.errors import Prediction, judge
 from tools.silicon.rows import CHECKPOINTS, Row
 
 S = 1_000_000_000_000
@@ -69,7 +69,7 @@ def test_the_errors_of_pairs_are_printed_and_written(
 
 
 def test_only_the_half_that_calibrates_nothing_is_judged() -> None:
-    measured = [Point(replace(ROW, id=str(n), clients=n), 1.0, 1.0) for n in range(1, 101)]
+    measured = [Prediction(replace(ROW, id=str(n), clients=n), 1.0, 1.0) for n in range(1, 101)]
     judging = [point for point in measured if point.row.judges]
     assert 35 <= len(judging) <= 65
     assert replace(judging[0].row, id="another", ttft_s=2.0).judges

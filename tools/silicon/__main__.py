@@ -23,7 +23,7 @@ from servers.basics.compiled_core import find_core, offered_to_workers
 from servers.basics.errors import InvalidInput
 from tools.silicon import points as replayed
 from tools.silicon import rows as measurements
-from tools.silicon.errors import COLUMNS, Point, apart_rows, headline, judge, pair_rows
+from tools.silicon.errors import COLUMNS, Prediction, apart_rows, headline, judge, pair_rows
 from tools.silicon.rows import Row, package
 
 Text = str | None
@@ -86,8 +86,8 @@ def _chosen(rows: list[Row], hardware: str | None, model: str | None) -> list[Ro
     )
 
 
-def _points(rows: list[Row], left_out: dict[str, int]) -> list[Point]:
-    found: list[Point] = []
+def _points(rows: list[Row], left_out: dict[str, int]) -> list[Prediction]:
+    found: list[Prediction] = []
     with offered_to_workers(find_core()), StatusLine() as status:
         for number, result in enumerate(replayed.points(rows), 1):
             status.show(f"{number:,} of {len(rows):,} measurements")
@@ -98,7 +98,7 @@ def _points(rows: list[Row], left_out: dict[str, int]) -> list[Point]:
     return found
 
 
-def _show(points: list[Point], left_out: dict[str, int]) -> TargetVerdict:
+def _show(points: list[Prediction], left_out: dict[str, int]) -> TargetVerdict:
     verdict = judge(points)
     show_rows([["measurements", *COLUMNS], *apart_rows(points)], "dense models apart")
     show_rows([["GPU", "model", *COLUMNS], *pair_rows(points)], "by GPU and model")

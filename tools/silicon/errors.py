@@ -1,7 +1,7 @@
 """Errors of virtual time against end-to-end measurements, their tables, and targets.
 
-In: a `Point` per measurement. Out: the checks, and the rows of tables. Times are seconds; errors
-are signed ratios: above zero, virtual time is slower.
+In: a `Prediction` per measurement. Out: the checks, and the rows of tables. Times are seconds;
+errors are signed ratios: above zero, virtual time is slower.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A measurement beside what virtual time gives for it."""
+class Prediction:
+    """What virtual time gives for a measurement, beside it."""
 
     row: Row
     virtual_ttft_s: float
@@ -67,7 +67,7 @@ class ErrorSummary(NamedTuple):
         return texts
 
 
-def summary(points: Sequence[Point]) -> ErrorSummary:
+def summary(points: Sequence[Prediction]) -> ErrorSummary:
     """`points` must not be empty."""
     ttft = _errors([point.ttft_error for point in points])
     return ErrorSummary(len(points), ttft, _errors([point.tpot_error for point in points]))
@@ -82,21 +82,21 @@ def _errors(signed: Sequence[float]) -> TimeErrors:
     )
 
 
-def by(points: Sequence[Point], key: Callable[[Row], Key]) -> dict[Key, ErrorSummary]:
+def by(points: Sequence[Prediction], key: Callable[[Row], Key]) -> dict[Key, ErrorSummary]:
     """Return the summaries of groups, each group where its first point is."""
-    groups: dict[Key, list[Point]] = {}
+    groups: dict[Key, list[Prediction]] = {}
     for point in points:
         groups.setdefault(key(point.row), []).append(point)
     return {group: summary(members) for group, members in groups.items()}
 
 
-def pair_rows(points: Sequence[Point]) -> list[list[str]]:
+def pair_rows(points: Sequence[Prediction]) -> list[list[str]]:
     """Return the table by GPU and model."""
     found = by(points, lambda row: (row.hardware, row.model))
     return [[*pair, *each.texts()] for pair, each in sorted(found.items())]
 
 
-def apart_rows(points: Sequence[Point]) -> list[list[str]]:
+def apart_rows(points: Sequence[Prediction]) -> list[list[str]]:
     """Return the table of dense models and others, and of public and other measurements. A kind
     with the same measurements as another has no row."""
     dense = [point for point in points if point.row.checkpoint.dense]
@@ -111,7 +111,7 @@ def apart_rows(points: Sequence[Point]) -> list[list[str]]:
         ("all", list(points)),
     )
     rows = []
-    alike: list[list[Point]] = []
+    alike: list[list[Prediction]] = []
     for name, members in kinds:
         if members and members not in alike:
             rows.append([name, *summary(members).texts()])
@@ -119,7 +119,7 @@ def apart_rows(points: Sequence[Point]) -> list[list[str]]:
     return rows
 
 
-def judge(points: Sequence[Point]) -> TargetVerdict:
+def judge(points: Sequence[Prediction]) -> TargetVerdict:
     judging = [p for p in points if p.row.checkpoint.dense and p.row.judges]
     found = summary(judging) if judging else None
     checks = []
@@ -135,7 +135,7 @@ def judge(points: Sequence[Point]) -> TargetVerdict:
     return TargetVerdict(tuple(checks))
 
 
-def headline(points: Sequence[Point], verdict: TargetVerdict) -> str:
+def headline(points: Sequence[Prediction], verdict: TargetVerdict) -> str:
     found = summary(points)
     met = f"{sum(c.held is True for c in verdict.checks)} of {len(verdict.checks)} targets met"
     return (

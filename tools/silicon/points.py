@@ -23,7 +23,7 @@ from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.sim import Engine, Limits, Segment, Submission
 from servers.sim import Sequence as Served
-from tools.silicon.errors import ErrorSummary, Point, by
+from tools.silicon.errors import ErrorSummary, Prediction, by
 from tools.silicon.rows import STEP_TOKENS, Checkpoint, Row
 
 SEND_PS = PS_PER_S // 1000
@@ -92,12 +92,12 @@ ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
 time between steps."""
 
 
-def points(rows: Sequence[Row]) -> Iterator[Point | str]:
+def points(rows: Sequence[Row]) -> Iterator[Prediction | str]:
     """Yield a point for each row, in order, or why there is none."""
     yield from each(partial(point, profile_of=_profile), rows)
 
 
-def point(row: Row, profile_of: ProfileOf) -> Point | str:
+def point(row: Row, profile_of: ProfileOf) -> Prediction | str:
     try:
         tables = profile_of(row.hardware, row.checkpoint, row.gpus, row.kv_fp8)
     except DoesNotFit:
@@ -112,7 +112,7 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
         found = closed_loop(profile, limits, row.clients, row.requests(), row.prompts)
     except InvalidInput:
         return f"a request does not fit: {row.model} on {row.gpus} x {row.hardware}"
-    return Point(row, fmean(found.ttft_s), fmean(found.tpot_s))
+    return Prediction(row, fmean(found.ttft_s), fmean(found.tpot_s))
 
 
 @cache
@@ -130,7 +130,7 @@ def _profile(hardware: str, checkpoint: Checkpoint, gpus: int, kv_fp8: bool) -> 
     return found.profile()
 
 
-def errors_file(found: Sequence[Point], measurements: str, step_times: str) -> EndToEndFile:
+def errors_file(found: Sequence[Prediction], measurements: str, step_times: str) -> EndToEndFile:
     """Return what `servers/profiles/end-to-end.json` contains."""
     pairs = by(found, lambda row: (row.hardware, row.model))
     by_gpus = by(found, lambda row: (row.hardware, row.model, row.gpus))

@@ -22,7 +22,7 @@ from servers.admission import Limits
 from servers.basics.errors import DoesNotFit, InvalidInput
 
 if TYPE_CHECKING:
-    from reports.compare.plans import Fleet
+    from reports.compare.plans import Plan
 
 app = typer.Typer(add_completion=False)
 ALL = "all"
@@ -156,7 +156,7 @@ def plan(
 
 
 def _report(
-    found: Sequence[Fleet],
+    found: Sequence[Plan],
     agents: int,
     settings: SweepSettings,
     left_out: Sequence[str],
@@ -199,7 +199,7 @@ def _report(
         print_message(f"page: {folder / PLAN}")
 
 
-def deployment(fleet: Fleet, settings: SweepSettings) -> list[str]:
+def deployment(fleet: Plan, settings: SweepSettings) -> list[str]:
     """Return the commands for each machine of the fleet."""
     replicas, machine = settings.server.replicas, settings.machine
     gpus = str((fleet.sweep.gpus or 1) // replicas)

@@ -22,7 +22,7 @@ from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
     from servers.variants import Variant
-    from servers.vllm.launch.recipes import Recipe
+    from servers.vllm.launch.recipes import DeploymentRecipe
     from servers.vllm.launch.server import VllmServer
 
 app = typer.Typer(add_completion=False)
@@ -116,7 +116,7 @@ elsewhere.
 
 
 class Format(StrEnum):
-    """What `--print` writes: the methods of `Recipe`."""
+    """What `--print` writes: the methods of `DeploymentRecipe`."""
 
     COMMAND = "command"
     COMPOSE = "compose"
@@ -230,11 +230,11 @@ def serve(
 
 def _recipe(
     model: str, policy: str | None, machine: Machine, server: Server, *, ab: bool
-) -> Recipe:
+) -> DeploymentRecipe:
     from harness.load.server_config import server_config
     from servers.routing import find_router
     from servers.vllm.launch.offload_tier import OffloadTier
-    from servers.vllm.launch.recipes import Recipe
+    from servers.vllm.launch.recipes import DeploymentRecipe
 
     variant = None if policy is None else _variant(policy)
     offload = None
@@ -249,7 +249,7 @@ def _recipe(
     name = variant.policy_spec if variant else None
     config = server_config(machine, server, model, name, offload)
     limited = variant.limited(config) if variant else config
-    return Recipe(limited, server.replicas, server.router, ab)
+    return DeploymentRecipe(limited, server.replicas, server.router, ab)
 
 
 def _variant(policy: str) -> Variant:

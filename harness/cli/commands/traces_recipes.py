@@ -27,7 +27,7 @@ from traces import RECIPES, synthesize
 COUNT = re.compile(r"\d{1,9}", re.ASCII)
 
 
-class Tokens(StrEnum):
+class PromptTokens(StrEnum):
     FINAL_CONTEXT = "final-context"
     SUM = "sum"
 
@@ -76,7 +76,7 @@ def synthesize_(
         ),
     ] = 1,
     tokens: Annotated[
-        Tokens | None,
+        PromptTokens | None,
         typer.Option(
             "--tokens",
             help="Meaning of the recipe's \"tokens per program\". Default: the recipe's.",

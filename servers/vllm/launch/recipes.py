@@ -58,7 +58,7 @@ HEALTHY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class DeploymentRecipe:
     config: ServerConfig
     replicas: int = 1
     router: str | None = None

@@ -14,18 +14,18 @@ from servers.policies.base import Costs
 from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 
-class Machine(NamedTuple):
+class AssumedMachine(NamedTuple):
     flops: float
     bytes_per_s: float
 
 
-GPU = Machine(156e12, 1.5e12)
-CPU = Machine(1e11, 1e10)
+GPU = AssumedMachine(156e12, 1.5e12)
+CPU = AssumedMachine(1e11, 1e10)
 STEP_S = 0.005
 """Time of a step that computes nothing."""
 
 
-class Model(NamedTuple):
+class ModelSizes(NamedTuple):
     parameters: int
     """All weights, which a step reads."""
     active_parameters: int
@@ -63,7 +63,7 @@ def initial_costs(vllm_config: Any) -> Costs:
     ).costs()
 
 
-def _model(config: Any) -> Model:
+def _model(config: Any) -> ModelSizes:
     text = config.hf_text_config
     hidden, layers, heads = (
         _first(text, name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -79,7 +79,7 @@ def _model(config: Any) -> Model:
     attention = 2 * hidden * head * (heads + kv_heads)
     expert = 3 * hidden * wide
     output = hidden * _first(text, "vocab_size")
-    return Model(
+    return ModelSizes(
         parameters=layers * (attention + experts * expert) + output,
         active_parameters=layers * (attention + active * expert) + output,
         attention=layers * heads * head,
