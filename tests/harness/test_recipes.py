@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import tomllib
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 from servers.basics.errors import InvalidInput
 from servers.sglang.schedulers import SglangScheduler
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.recipes import DeploymentRecipe
 from tests.harness import in_process
+from tests.loopback import on_loopback
 
 LLAMA = ("--model", "llama-3.1-8b")
 TURNSTILE = (*LLAMA, "--policy", "turnstile")
@@ -137,6 +140,42 @@ def test_the_gateway_in_kubernetes_records_into_a_volume_of_its_pod() -> None:
     assert pod["volumes"] == [{"name": "recordings", "emptyDir": {}}]
 
 
+def test_the_router_in_kubernetes_starts_when_all_engines_are_ready() -> None:
+    options = (*TURNSTILE, "--replicas", "2", "--router", "sticky")
+    *_, router = yaml.safe_load_all(printed("k8s", *options))
+    pod = router["spec"]["template"]["spec"]
+    assert pod["containers"][0]["readinessProbe"]["httpGet"] == {"path": "/health", "port": 8000}
+    *_, wait = pod["initContainers"][0]["command"]
+    assert "http://vllm-0.vllm:8000 http://vllm-1.vllm:8000; do" in wait
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(status=200 if request.path == "/health" else 404)
+
+    async def are_ready(*urls: str) -> bool:
+        once = wait.removeprefix("until ").removesuffix("; do sleep 5; done")
+        for engine, url in zip(("vllm-0.vllm", "vllm-1.vllm"), urls, strict=True):
+            once = once.replace(f"http://{engine}:8000", url)
+        process = await asyncio.create_subprocess_exec("sh", "-c", once)
+        return await process.wait() == 0
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", health)
+        async with on_loopback(app) as ready:
+            assert await are_ready(ready, ready)
+            assert not await are_ready(ready, f"{ready}/loads-its-model")
+
+    asyncio.run(run())
+
+
+def test_weights_stay_in_the_pod_when_an_engine_starts_again() -> None:
+    _, engines = yaml.safe_load_all(printed("k8s", *TURNSTILE))
+    pod = engines["spec"]["template"]["spec"]
+    mount = {"name": "huggingface", "mountPath": "/root/.cache/huggingface"}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    assert {"name": "huggingface", "emptyDir": {}} in pod["volumes"]
+
+
 def test_the_production_stack_gets_values_of_its_chart() -> None:
     """The names of values are those of the chart's values.schema.json and templates, 0.1.12."""
     options = (*TURNSTILE, "--replicas", "3", "--router", "sticky", "--gpus", "2")
@@ -160,7 +199,10 @@ def test_the_production_stack_gets_values_of_its_chart() -> None:
     assert spec["extraVolumes"] == [{"name": mount["name"], "emptyDir": {}}]
     assert {"name": "PYTHONPATH", "value": mount["mountPath"]} in spec["env"]
     # Else a program's turns go to engines that do not have its KV.
-    assert values["routerSpec"] == {"routingLogic": "session", "sessionKey": "X-Session-ID"}
+    routing = values["routerSpec"]
+    assert (routing["routingLogic"], routing["sessionKey"]) == ("session", "X-Session-ID")
+    # The engines' key, without which they do not tell it which models they have.
+    assert [key for key in spec["env"] if key["name"] == "VLLM_API_KEY"] == routing["env"]
     stock = yaml.safe_load(printed("production-stack", *LLAMA))["servingEngineSpec"]["modelSpec"]
     assert "initContainer" not in stock[0]
 

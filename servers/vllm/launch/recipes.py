@@ -48,13 +48,17 @@ INSTALL = ["pip", "install", "--no-deps", "--target", PACKAGE_FOLDER, PACKAGE]
 RECORDINGS = "/recordings"
 SHARED_MEMORY_GIB = 16
 """Limit of the shared memory through which vLLM's processes exchange messages and tensors."""
+READY = {"httpGet": {"path": "/health", "port": PORT}}
 METRICS = "/prometheus"
 """A folder in memory, through which the scheduler's metrics reach vLLM's page."""
 NAME, STOCK_NAME = "vllm", "vllm-stock"
 STOCK = "fcfs"
 HEALTHY = (
-    f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=5)"
+    "import sys, urllib.request as web; "
+    '[web.urlopen(url + "/health", timeout=5) for url in sys.argv[1:]]'
 )
+"""The program of Python that fails unless the servers at its arguments are ready."""
+WEIGHTS = "/root/.cache/huggingface"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +196,11 @@ class DeploymentRecipe:
                 "command": [*arguments, "--host", "0.0.0.0", "--port", str(PORT)],  # noqa: S104
                 "environment": ["HF_TOKEN", "VLLM_API_KEY", f"PROMETHEUS_MULTIPROC_DIR={METRICS}"],
                 "tmpfs": [METRICS],
-                "volumes": ["huggingface:/root/.cache/huggingface"],
+                "volumes": [f"huggingface:{WEIGHTS}"],
                 "shm_size": f"{SHARED_MEMORY_GIB}g",
                 "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
                 "healthcheck": {
-                    "test": ["CMD", "python3", "-c", HEALTHY],
+                    "test": ["CMD", "python3", "-c", HEALTHY, f"http://127.0.0.1:{PORT}"],
                     "interval": "10s",
                     "start_period": "20m",
                 },
@@ -238,10 +242,13 @@ class DeploymentRecipe:
                 "image": ROUTER_IMAGE,
                 "command": _kubernetes(self._route(urls)),
                 "ports": [{"containerPort": PORT}],
+                "readinessProbe": READY,
             }
-            pod = {"containers": [routing]}
+            wait = f"until python3 -c {shlex.quote(HEALTHY)} {shlex.join(urls)}; do sleep 5; done"
+            waiting = {"name": "engines", "image": ROUTER_IMAGE, "command": ["sh", "-c", wait]}
+            pod = {"initContainers": [waiting], "containers": [routing]}
             if self._needs_token:
-                key = _secret("TURNSTILE_API_KEY", "vllm", "api-key")
+                key = _api_key("TURNSTILE_API_KEY")
                 routing["env"] = [key, _secret(TOKEN, "turnstile", "gateway-token", required=True)]
                 routing["volumeMounts"] = [{"name": "recordings", "mountPath": RECORDINGS}]
                 pod["volumes"] = [{"name": "recordings", "emptyDir": {}}]
@@ -262,6 +269,8 @@ class DeploymentRecipe:
         values = chart_values(
             "turnstile", image, _kubernetes(arguments), self.replicas, _keys(), install
         )
+        # Its router asks the engines for their models.
+        values["routerSpec"]["env"] = [_api_key("VLLM_API_KEY")]
         return yaml_text([values])
 
     def _engines(self, name: str, replicas: int, arguments: list[str]) -> list[JsonObject]:
@@ -278,8 +287,9 @@ class DeploymentRecipe:
             ],
             "ports": [{"containerPort": PORT}],
             "resources": {"limits": {"nvidia.com/gpu": tensor_parallel(self.config)}},
-            "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
+            "readinessProbe": READY,
             "volumeMounts": [
+                {"name": "huggingface", "mountPath": WEIGHTS},
                 {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
                 {"name": "metrics", "mountPath": METRICS},
             ],
@@ -288,6 +298,7 @@ class DeploymentRecipe:
             "enableServiceLinks": False,  # they set VLLM_PORT, which vLLM reads
             "containers": [container],
             "volumes": [
+                {"name": "huggingface", "emptyDir": {}},
                 {
                     "name": "shm",
                     "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_GIB}Gi"},
@@ -314,10 +325,11 @@ def _kubernetes(words: Iterable[str]) -> list[str]:
 
 
 def _keys() -> list[JsonObject]:
-    return [
-        _secret("HF_TOKEN", "huggingface", "token"),
-        _secret("VLLM_API_KEY", "vllm", "api-key"),
-    ]
+    return [_secret("HF_TOKEN", "huggingface", "token"), _api_key("VLLM_API_KEY")]
+
+
+def _api_key(name: str) -> JsonObject:
+    return _secret(name, "vllm", "api-key")
 
 
 def _secret(name: str, secret: str, key: str, *, required: bool = False) -> JsonObject:
