@@ -24,6 +24,8 @@ from reports.metrics.waterfall import before_first_token_s
 from reports.numbers import whole
 from reports.run_folder.turns import HITS
 
+PERCENTS = (50, 95, 99)
+
 
 def _latency(facts: Facts) -> dict[str, Value]:
     """Return TTFT, and TPOT of answers with at least two tokens."""
@@ -33,8 +35,9 @@ def _latency(facts: Facts) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for name, times_s in (("ttft", before_first_token_s(facts.good)), ("tpot", per_token_s)):
         values = times_s[~np.isnan(times_s)]  # answers that were not streamed have neither
-        median, p95 = percentiles(values, (50, 95))
-        found |= {f"{name}_mean_s": mean(values), f"{name}_p50_s": median, f"{name}_p95_s": p95}
+        found[f"{name}_mean_s"] = mean(values)
+        for percent, value in zip(PERCENTS, percentiles(values, PERCENTS), strict=True):
+            found[f"{name}_p{percent}_s"] = value
     return found
 
 
@@ -82,6 +85,7 @@ LATENCY = Group(
         Metric("ttft_p95_s", SECONDS, LOWER, "TTFT P95").means(
             "95% of the turns have their first output token within this time."
         ),
+        Metric("ttft_p99_s", SECONDS, LOWER).means("P99 TTFT."),
         Metric("tpot_mean_s", Unit("s"), LOWER, "TPOT, s").means(
             "Mean time between the output tokens of a turn.",
             "`decode_s` ÷ (`output_tokens` − 1), of finished turns with at least two tokens;"
@@ -89,6 +93,7 @@ LATENCY = Group(
         ),
         Metric("tpot_p50_s", SECONDS, LOWER).means("Median TPOT."),
         Metric("tpot_p95_s", SECONDS, LOWER).means("P95 TPOT."),
+        Metric("tpot_p99_s", SECONDS, LOWER).means("P99 TPOT."),
     ),
 )
 HITS_OF_CELL = Group(

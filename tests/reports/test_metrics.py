@@ -220,8 +220,9 @@ def test_ttft_counts_from_sending_and_tpot_from_decode_time(tmp_path: Path) -> N
         ],
     )
     assert (row["ttft_mean_s"], row["ttft_p50_s"]) == (2.0, 2.0)
-    assert row["ttft_p95_s"] == pytest.approx(2.9)
+    assert (row["ttft_p95_s"], row["ttft_p99_s"]) == (pytest.approx(2.9), pytest.approx(2.98))
     assert (row["tpot_mean_s"], row["tpot_p95_s"]) == (pytest.approx(0.2), pytest.approx(0.29))
+    assert row["tpot_p99_s"] == pytest.approx(0.298)
 
 
 def test_ttft_does_not_depend_on_when_a_turn_was_sent(tmp_path: Path) -> None:
