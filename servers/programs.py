@@ -148,9 +148,9 @@ class EnginePrograms:
         return [one.id for one in program.conversations]
 
     def end_oldest(self, program: EngineProgram, now_s: float) -> list[str]:
-        """Return the conversations to end: the oldest idle ones of `program` beyond the limit, and
-        those of the programs that have been idle for longest, beyond the limits of their number
-        and of the time."""
+        """Return the conversations to end: the oldest idle ones of `program` if it has too many,
+        and all of the programs that have been idle for longest, if there are too many or they have
+        been idle for too long."""
         ended: list[str] = []
         while len(program.conversations) > MAX_CONVERSATIONS:
             idle = [one for one in program.conversations if not one.active_turns]

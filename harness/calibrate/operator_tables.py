@@ -80,9 +80,9 @@ class OperatorTables:
         return ms / 1000
 
     def mixed_s(self, tokens: int, cached_tokens: int, batch: int, context: int) -> float:
-        """Composed of what the chunk and the decodes share, the attention of the chunk, which is a
-        prefill's time without its shared part, and that of the decodes. The package's own sum has
-        one length for both, and divides the chunk's attention by the number of chunks."""
+        """Add the time that the chunk and the decodes share, the attention of the chunk (the time
+        of a prefill without its shared part), and the attention of the decodes. The package's own
+        sum has one length for both, and divides the chunk's attention by the number of chunks."""
         with _covered(self._what):
             _, shared, _, decodes = self._engine.mixed_step_breakdown(tokens, batch, context, 2)
             _, alone, _, _ = self._engine.mixed_step_breakdown(tokens, 0, context, 2)

@@ -2,7 +2,8 @@
 
 In: bodies of completion requests. Out: prompts as digests of their pieces. Each digest also covers
 the previous pieces, so two prompts share exactly the pieces with equal digests. Recordings with
-messages have those of each turn, from which `traces.formats.run_turns` rebuilds the conversation.
+messages keep the new ones of each turn, from which `traces.formats.run_turns` rebuilds the
+conversation.
 """
 
 from __future__ import annotations

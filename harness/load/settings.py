@@ -81,9 +81,9 @@ class Reading:
     tokenizer: Annotated[
         Path | None,
         Option(
-            "A model's tokenizer.json, which counts tokens where a file records only text, and "
-            "where the server of --engine URL reports none. Default: by the number of characters, "
-            "and turns without usage fail.",
+            "A model's tokenizer.json, to count tokens where a file records only text, or the "
+            "server of --engine URL reports none. Default: tokens are estimated from characters, "
+            "and turns for which the server reports none fail.",
             "FILE",
         ),
     ] = None
@@ -299,9 +299,9 @@ class Machine:
     long_prefill: Annotated[
         int,
         Option(
-            "Most tokens that a step computes of one turn, unless it is alone (vLLM's "
-            "--long-prefill-token-threshold), so that a long prompt leaves tokens to others. 0: no "
-            "cap. Also an argument of each policy: 'fcfs(long_prefill=512)'.",
+            "Most prompt tokens that a turn gets of a step while other turns run or wait (vLLM's "
+            "--long-prefill-token-threshold). 0: no cap. Also an argument of each policy: "
+            "'fcfs(long_prefill=512)'.",
             "TOKENS",
             min=0,
         ),
@@ -353,7 +353,8 @@ class Machine:
     kv_blocks: Annotated[
         int | None,
         Option(
-            "KV pool in blocks of 16 tokens (vLLM on a CPU: 32). Default: the free memory.",
+            "Size of the KV cache in blocks of 16 tokens (vLLM on a CPU: 32). Default: the free "
+            "memory.",
             "N",
             min=1,
         ),

@@ -325,8 +325,8 @@ async def replay_live(
     an index of the servers, or of those behind the only one. On cancellation (Ctrl-C under
     `asyncio.run`) each active turn gets a record with `lost_reason()` or "cancelled" as its error.
     `liveness`: one per server, updated with its turns and bytes. `router` distributes the turns
-    over the servers; raises InvalidRouter if it breaks its contract. `background` has requests
-    beside the programs, with their times in ps, until those have ended. `scenario_jobs`: those of a
+    over the servers; raises InvalidRouter if it breaks its contract. `background` has further
+    requests, with their times in ps, until the programs have ended. `scenario_jobs`: the jobs of a
     scenario, instead of the programs. Raises CellFailed if the server cannot tokenize recorded
     answers.
     """

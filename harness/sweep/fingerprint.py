@@ -58,8 +58,8 @@ def _sha256(code: Code) -> str:
 
 
 def cell_code(*parts: object, agents: AgentPlan | None = None) -> Code:
-    """Return the code that decides a cell beside its policy and its router: that of `parts`, such
-    as its engine and workload, and of the agents that it runs, if any."""
+    """Return the code that decides a cell, apart from its policy and its router: the code of
+    `parts`, such as its engine and workload, and of the agents that it runs, if any."""
     if agents is not None:
         parts = (*parts, agents, agents.agent)
     modules = [CELL, *(type(part).__module__ for part in parts if part is not None)]
@@ -78,8 +78,8 @@ own_code = cache(_code)
 
 
 def _format_modules(parts: Sequence[object]) -> Iterator[str]:
-    """Yield the modules of our trace formats, which are tried one after another, and of those of
-    other packages that read the workload."""
+    """Yield the modules of our trace formats, which are tried one after another, and the modules of
+    installed formats that read the workload."""
     known = known_formats()
     yield from known.built_in.values()
     used = {name for part in parts if isinstance(part, Workload) for name in part.formats}

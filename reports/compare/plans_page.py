@@ -102,8 +102,8 @@ def _figure(limit: Limit, found: Sequence[Plan], style: Mapping[str, Style]) -> 
         f"{counted(len(best), 'plan')}: {'; '.join(f.name for f in best)}. The table has all.",
         "value": "y",
         "height": 360,
-        "note": f"A dot per plan, with whole machines. Dotted: the plans than which none is cheaper"
-        f" and has a {'higher' if limit.is_speed else 'lower'} {limit.title}.",
+        "note": f"A dot per plan, with whole machines. Dotted: the Pareto front, for which no other"
+        f" plan is cheaper and has a {'higher' if limit.is_speed else 'lower'} {limit.title}.",
     }
     title = f"Cost and {limit.title}"
     return Figure(f"cost-{limit.name}", title, {"": spec}, None, terms=("SLO",))

@@ -308,9 +308,9 @@ class Engine:
 
     def _most_steps(self, batch: Batch) -> int:
         """Return the number of steps in which the batch does not change: no turn finishes before
-        the last step, the partial turn computes a full chunk in each, beside which no turn is
-        admitted, the free blocks suffice, and no block is allocated because of which the head of
-        the queue could load its KV or displace a turn."""
+        the last step, the partial turn computes a full chunk in each and leaves no tokens for an
+        admission, the free blocks suffice, and no allocated block lets the head of the queue load
+        its KV or displace a turn."""
         decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1

@@ -116,7 +116,7 @@ class SpeculativeTurns(WindowTurns):
         self._drafts, self._lookahead = speculation.tokens, speculation.lookahead
 
     def blocks_for(self, tokens: int) -> int:
-        """Return the number of blocks of a turn with so many tokens computed or about to be."""
+        """Return the number of blocks for a turn's tokens, computed or about to be computed."""
         return -(-min(tokens + self._lookahead, self.room) // self._block)
 
     def missing_blocks(self, sequence: Sequence, tokens: int) -> int:

@@ -411,7 +411,7 @@ class _EventReader:
             self.found.append(replace(event, kind="replay"))
 
     def _rest(self, rest: Usage) -> None:
-        """Add what a total has grown by in addition to the counts of its call: those of a call that
+        """Add what a total has grown by beyond the counts of its call: the counts of a call that
         compacted the history, if there was a compaction."""
         if not rest or not rest[0] or self.calls.take("record", rest):
             return

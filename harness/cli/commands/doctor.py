@@ -58,7 +58,7 @@ def doctor(
     kv_blocks: Annotated[
         int,
         typer.Option(
-            "--kv-blocks", metavar="N", min=40, help="With --pins: KV pool in vLLM's blocks."
+            "--kv-blocks", metavar="N", min=40, help="With --pins: size of the KV cache in blocks."
         ),
     ] = 500,
     *,

@@ -81,7 +81,7 @@ def experiment(
     ] = None,
     admission: Annotated[
         Admission | None,
-        typer.Option("--admission", help="Override the experiment's rule of admission."),
+        typer.Option("--admission", help="Override the experiment's admission rule."),
     ] = None,
     scheduling: Annotated[
         Scheduling | None,

@@ -90,7 +90,7 @@ KvBlocks = Annotated[
         "--kv-blocks",
         metavar="N",
         min=2,
-        help="KV pool in vLLM's blocks (32 tokens on a CPU, else 16). Default: as many as fit.",
+        help="Size of the KV cache in blocks (32 tokens on a CPU, else 16). Default: as fits.",
         rich_help_panel=MACHINE,
     ),
 ]

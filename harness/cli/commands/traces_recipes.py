@@ -159,7 +159,9 @@ def fit(
     set_: Annotated[
         str | None,
         typer.Option(
-            "--set", metavar="TEXT", help="What the programs are, and whose. Default: the paths."
+            "--set",
+            metavar="TEXT",
+            help="What the programs are and who recorded them. Default: paths.",
         ),
     ] = None,
     licence: Annotated[

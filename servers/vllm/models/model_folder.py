@@ -194,8 +194,8 @@ FORMATS = {
     **dict.fromkeys(("auto", "float16", "bfloat16"), KvCacheDtype.AUTO),
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", PACKED), KvCacheDtype.FP8),
 }
-"""Formats of KV by the name that a server reports. It is that of its settings: `PACKED` is among
-them if a user asked for it, and not if an engine process chose it for its GPU."""
+"""Formats of KV by the name that a server reports, which is the one in its settings: a server
+reports `PACKED` if a user asked for it, and not if an engine process chose it for its GPU."""
 
 
 def model_at_url(

@@ -16,7 +16,7 @@ from servers.programs import MAX_PROGRAMS, blocks_to_repeat
 
 class KnownPrompts:
     def __init__(self, block_tokens: int, max_prompts: int = MAX_PROGRAMS) -> None:
-        """`max_prompts`: number of prompts that are remembered, those of the latest turns."""
+        """`max_prompts`: how many prompts are remembered, the latest ones."""
         self._block_tokens = block_tokens
         self._max_prompts = max_prompts
         self._programs: OrderedDict[object, str] = OrderedDict()

@@ -345,5 +345,5 @@ class VirtualVllm(SteppedEngine):
 
 
 def _longest(profile: Profile) -> int:
-    """Return vLLM's `max_model_len`, with which it only starts if so many tokens fit."""
+    """Return vLLM's `max_model_len`: vLLM only starts if that many tokens fit."""
     return min(profile.max_model_len, profile.kv_blocks * profile.block_tokens)
