@@ -237,18 +237,19 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 wheels: .venv-wheels/installed  ## build wheels with the compiled core into dist, for every Python, and check each: needs Docker on Linux
 	.venv-wheels/bin/cibuildwheel --output-dir dist
 
-sdist: .venv-wheels/installed  ## build the source distribution, and the package of the vLLM plug-in, into dist
+sdist: .venv-wheels/installed  ## build the source distribution, and the packages of plugins, into dist
 	.venv-wheels/bin/python -m build --sdist
+	.venv-wheels/bin/python -m build --outdir dist plugins/turnstile-formats
 	.venv-wheels/bin/python -m build --outdir dist plugins/turnstile-vllm
 
 # Of the dependencies that pip installs now, each in an environment that has nothing else. dist may have
 # files of several versions.
 sbom: .venv-wheels/installed  ## list what each distribution of this version in dist installs, as CycloneDX, in build/sbom
-	@for name in bench vllm; do \
+	@for name in bench formats vllm; do \
 		set -e; folder=build/sbom/$$name; project=$$([ $$name = bench ] || echo plugins/turnstile-$$name/)pyproject.toml; \
 		version=$$(sed -n 's/^version = "\(.*\)"/\1/p' $$project); \
 		$(PYTHON) -m venv --clear --without-pip $$folder; \
-		.venv-wheels/bin/python -m pip --python $$folder/bin/python install --disable-pip-version-check -q -q dist/turnstile_$$name-$$version.tar.gz; \
+		.venv-wheels/bin/python -m pip --python $$folder/bin/python install --disable-pip-version-check -q -q --find-links dist dist/turnstile_$$name-$$version.tar.gz; \
 		.venv-wheels/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom/turnstile-$$name.cdx.json \
 			--pyproject $$project $$folder/bin/python; \
 	done

@@ -94,35 +94,58 @@ def test_only_a_tag_publishes_and_only_what_all_other_jobs_have_built() -> None:
 
 def tagged(folder: Path, tag: str) -> str:
     """Return what .ci/tag says of a tag, in a checkout of version 1.2.3."""
-    plugin = folder / "plugins/turnstile-vllm"
-    plugin.mkdir(parents=True, exist_ok=True)
+    for plugin in ("turnstile-formats", "turnstile-vllm"):
+        (folder / "plugins" / plugin).mkdir(parents=True, exist_ok=True)
+        (folder / "plugins" / plugin / "pyproject.toml").touch()
     (folder / "pyproject.toml").write_text('version = "1.2.3"\n')
-    (plugin / "pyproject.toml").touch()
     ran = subprocess.run([ROOT / ".ci/tag", tag, folder], capture_output=True, text=True)
     assert (ran.returncode == 0) == (ran.stderr == "")
     return ran.stderr
 
 
-def test_a_release_needs_a_tag_that_is_the_version_of_both_packages_and_of_the_changelog(
+def test_a_release_needs_a_tag_that_is_the_version_of_all_packages_and_of_the_changelog(
     tmp_path: Path,
 ) -> None:
     assert mentions(tagged(tmp_path, "1.2.3"), "`1.2.3`", "vX.Y.Z")
     assert mentions(tagged(tmp_path, "v1.2.4"), "pyproject.toml has version 1.2.3", "1.2.4")
-    plugin = tmp_path / "plugins/turnstile-vllm/pyproject.toml"
-    assert "plugins/turnstile-vllm/pyproject.toml has version" in tagged(tmp_path, "v1.2.3")
-    plugin.write_text('version = "1.2.3"\n')
+    for plugin in ("turnstile-formats", "turnstile-vllm"):
+        assert f"plugins/{plugin}/pyproject.toml has version" in tagged(tmp_path, "v1.2.3")
+        (tmp_path / "plugins" / plugin / "pyproject.toml").write_text('version = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text("## 1.2.3 (unreleased)\n")
     assert "no heading `## 1.2.3 (YYYY-MM-DD)`" in tagged(tmp_path, "v1.2.3")
     (tmp_path / "CHANGELOG.md").write_text("## 1.2.3 (2026-12-01)\n")
     assert tagged(tmp_path, "v1.2.3") == ""
 
 
-def test_both_packages_have_the_version_of_the_newest_entry_of_the_changelog() -> None:
-    files = ("pyproject.toml", "plugins/turnstile-vllm/pyproject.toml")
-    versions = {tomllib.loads((ROOT / file).read_text())["project"]["version"] for file in files}
+def packages() -> dict[str, dict[str, Any]]:
+    """Return the metadata of all packages of this repository."""
+    files = [ROOT / "pyproject.toml", *(ROOT / "plugins").glob("*/pyproject.toml")]
+    projects = [tomllib.loads(file.read_text())["project"] for file in files]
+    return {project["name"]: project for project in projects}
+
+
+def test_all_packages_have_the_version_of_the_newest_entry_of_the_changelog() -> None:
     newest = re.search(r"^## (\S+) \(", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
-    assert versions == {newest[1]}
+    assert {project["version"] for project in packages().values()} == {newest[1]}
+    assert packages()["turnstile-formats"]["dependencies"] == [f"turnstile-bench=={newest[1]}"]
+
+
+def test_a_release_has_all_packages_and_says_what_each_installs() -> None:
+    """`bench` advises users to install them."""
+    folders = {path.parent.name for path in (ROOT / "plugins").glob("*/pyproject.toml")}
+    makefile = (ROOT / "Makefile").read_text()
+    built = re.findall(r"-m build .*plugins/([\w-]+)$", makefile, re.MULTILINE)
+    (listed,) = re.findall(r"for name in ([a-z ]+); do", makefile)
+    assert set(built) == folders
+    assert {f"turnstile-{name}" for name in listed.split()} == set(packages())
+    steps = jobs(ROOT / ".github/workflows/release.yml")["publish"]["steps"]
+    signed = [
+        step["with"].get("sbom-path", "")
+        for step in steps
+        if "subject-path" in step.get("with", {})
+    ]
+    assert set(filter(None, signed)) == {f"{name}.cdx.json" for name in packages()}
 
 
 def test_wheels_are_built_for_every_python_that_the_package_supports_and_each_is_checked() -> None:
