@@ -11,7 +11,7 @@ from harness.load.agents import AgentJobs
 from harness.load.background import Background
 from harness.load.scenario import ScenarioJobs
 from harness.load.stream import JobStream
-from servers.records.done import Times
+from servers.records.done import PERCENTS, Summary, Times
 from servers.records.settings import HorizonRecord
 from servers.variants import Variant
 from traces import Program
@@ -24,16 +24,13 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.records.done import Summary
 from servers.records.turns import TurnRecord
-
-PERCENTILES = (50, 90, 95, 99)
 
 
 def summary(times_s: Sequence[float] | NDArray[np.float64]) -> Summary:
     """Summarise at least one time. Percentiles are linear between the two nearest ranks."""
-    points = np.percentile(times_s, PERCENTILES).tolist()
-    return Summary(math.fsum(times_s) / len(times_s), *points)
+    points = np.percentile(times_s, PERCENTS).tolist()
+    return Summary(math.fsum(times_s) / len(times_s), tuple(points))
 
 
 class TurnTimes:

@@ -59,6 +59,7 @@ def capacity_answer(
     names = [c.variant for c in best]
     both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
     limits = limited_by(capacities, burst=context.begins_with_burst)
+    reasons = _limits(both, fails_first)
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
     shown = [context.baseline] if context.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
@@ -67,7 +68,7 @@ def capacity_answer(
         *capacities_against_tuned(capacities, sweep),
         *_jct(point, base_point, base),
         *_on_most_days(best, base, context),
-        *_limits(both, fails_first),
+        *reasons,
         *unlimited_kv_sentences(both, capacities, limits),
         *_resources(best, base, context),
         *distance_from_rate_bound(capacities, points),
@@ -83,6 +84,7 @@ def capacity_answer(
         base_point,
         capacities=tuple(capacities),
         fails_first=fails_first,
+        reasons=tuple(reasons),
         limited_by=limits,
         winners=tuple(names),
         beyond=_beyond(best, base, points),

@@ -75,6 +75,8 @@ class Answer:
     """Empty if the run did not search capacities."""
     fails_first: Mapping[str, FailsFirst] = field(default_factory=dict)
     """What fails first above the capacities, by variant."""
+    reasons: tuple[str, ...] = ()
+    """Those findings that say so of the winner and of the baseline."""
     limited_by: Mapping[str, LimitedBy] = field(default_factory=dict)
     """What limits the capacities, by variant; empty without a reference with unlimited KV."""
     other_units: Mapping[str, OtherUnits] = field(default_factory=dict)

@@ -16,13 +16,14 @@ from servers.basics.errors import InvalidInput
 from servers.basics.nearest import did_you_mean
 from servers.basics.phrasing import listed
 from servers.basics.text import quoted
-from servers.records.done import Times
+from servers.records.done import PERCENTS, Summary, Times
 
 DEFAULT_SLO = "mean<=2x"
 DEFAULT_SLO_OF_AGENTS = "ttft_p95<=5s"
 """Recorded sessions are mostly tool calls and pauses, so their mean JCT hardly shows how long each
 turn waits: it can be within twice an idle machine's at a P95 TTFT of minutes."""
-STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+MEAN = "mean"
+STATISTICS = (MEAN, *(f"p{percent}" for percent in PERCENTS))
 UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 SPEED = "speed"
 LIMIT = re.compile(
@@ -94,8 +95,12 @@ class Limit:
 
     def of(self, times: Times) -> float:
         """Return the statistic that is limited; 0 if there is nothing to measure."""
-        summary = getattr(times, MEASURES[self.measure].field)
-        return 0.0 if summary is None else float(getattr(summary, self.statistic))
+        summary: Summary | None = getattr(times, MEASURES[self.measure].field)
+        if summary is None:
+            return 0.0
+        if self.statistic == MEAN:
+            return summary.mean
+        return summary.percentile(int(self.statistic[1:]))
 
     def share_of(self, times: Times, idle: Times) -> float:
         """Return the ratio of the statistic to its limit: at most 1 if the limit holds."""
@@ -105,7 +110,7 @@ class Limit:
     @property
     def title(self) -> str:
         """The statistic in words, such as `P95 TTFT`."""
-        name = self.statistic if self.statistic == "mean" else self.statistic.upper()
+        name = self.statistic if self.statistic == MEAN else self.statistic.upper()
         return f"{name} {MEASURES[self.measure].title}"
 
     def describe(self) -> str:
@@ -115,7 +120,7 @@ class Limit:
             return f"{self.title} {side} {self.number}x an idle machine's"
         if self.is_speed:
             percent = self.statistic[1:]
-            who = "on average" if self.statistic == "mean" else f"in {percent}% of the turns"
+            who = "on average" if self.statistic == MEAN else f"in {percent}% of the turns"
             return f"at least {self.number} output tokens/s {who}"
         return f"{self.title} at most {self.number} {self.unit}"
 
@@ -153,7 +158,7 @@ def _limit(text: str, item: str) -> Limit:
         hint = did_you_mean(measure, MEASURES, f"use {listed([*MEASURES], 'or')}")
         raise _invalid(text, f"{quoted(measure)} is not measured{hint}")
     if statistic not in STATISTICS:
-        raise _invalid(text, f"{quoted(statistic)} is not known; use {listed(STATISTICS, 'or')}")
+        raise _invalid(text, f"{quoted(statistic)} is not known; use mean or p1 to p99")
     return _checked(text, Limit(statistic, float(match["value"]), match["unit"], measure), match)
 
 

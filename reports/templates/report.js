@@ -178,7 +178,7 @@
   }
 
   // The names of lines at their right ends. Those at the right edge are moved apart where they would overlap. Others are
-  // moved to the nearest place without lines and names.
+  // moved to the nearest place without lines and names, or where all places have lines, without names.
   function names(spec, range, log, width, height, letters, all) {
     const row = 16, gap = 18, lines = namedLines(spec, range, log, width, height);
     const limits = spec.data.filter((t) => t.meta.kind === "limit")
@@ -209,13 +209,15 @@
         bottom += each.size;
       }
     }
-    const free = ({ end, size: high, long }, y) => y - high / 2 >= -4 && y + high / 2 <= height + 14
-      && ![...lines, ...limits].some((line) => crosses(line, end.x + gap - 2, end.x + gap + long, y - high / 2 - 1, y + high / 2 + 1))
+    const apart = ({ end, size: high, long }, y) => y - high / 2 >= -4 && y + high / 2 <= height + 14
       && !boxes.some((box) => Math.abs(box.y - y) < (box.size + high) / 2
         && box.end.x + gap < end.x + gap + long && end.x + gap < box.end.x + gap + box.long);
+    const free = ({ end, size: high, long }, y) => ![...lines, ...limits].some((line) =>
+      crosses(line, end.x + gap - 2, end.x + gap + long, y - high / 2 - 1, y + high / 2 + 1));
     for (const each of within) {
-      const shifts = Array.from({ length: 40 }, (_, k) => (k % 2 ? 1 : -1) * 4 * Math.ceil(k / 2));
-      boxes.push({ ...each, y: each.end.y + (shifts.find((shift) => free(each, each.end.y + shift)) ?? 0) });
+      const places = Array.from({ length: 40 }, (_, k) => each.end.y + (k % 2 ? 1 : -1) * 4 * Math.ceil(k / 2))
+        .filter((y) => apart(each, y));
+      boxes.push({ ...each, y: places.find((y) => free(each, y)) ?? places[0] ?? each.end.y });
     }
     return boxes.map((box) => {
       const [t] = box.lines, value = t.y[box.end.k], grey = others.has(t.meta.variant), shift = box.y - box.end.y;

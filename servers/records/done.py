@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from servers.records.fields import Blocks, Count, Name, Number, Seconds, Tokens
 
 UsagePoint = tuple[Seconds, Blocks, Blocks, Count, Count, Blocks, Blocks]
 """Time, blocks in use, pinned blocks, waiting turns, running turns, blocks in DRAM and on SSD."""
 
+PERCENTS = range(1, 100)
+
 
 class Summary(Struct, frozen=True):
     """The mean and percentiles of times, in seconds."""
 
     mean: Seconds
-    p50: Seconds
-    p90: Seconds
-    p95: Seconds
-    p99: Seconds
+    percentiles: Annotated[tuple[Seconds, ...], Meta(min_length=99, max_length=99)]
+    """P1, P2, … P99: all of them, since sweeps with different SLOs share cells."""
+
+    def percentile(self, percent: int) -> float:
+        return self.percentiles[percent - PERCENTS.start]
 
 
 class Times(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,16 +7,21 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from reports.capacity.slo import MEASURES, SPEED, STATISTICS, Limit, parse_slo
 from servers.basics.errors import InvalidInput
 from servers.records.done import Summary, Times
 from tests.sentences import mentions
 
-JCT_S = Summary(mean=40.0, p50=30.0, p90=80.0, p95=100.0, p99=150.0)
-TTFT_S = Summary(mean=1.0, p50=0.5, p90=2.0, p95=4.0, p99=8.0)
-PER_TOKEN_S = Summary(mean=0.02, p50=0.02, p90=0.04, p95=0.05, p99=0.1)
+
+def times_s(mean: float, **percentiles: float) -> Summary:
+    """Return a summary whose other percentiles are 0."""
+    return Summary(mean, tuple(percentiles.get(f"p{n}", 0.0) for n in range(1, 100)))
+
+
+JCT_S = times_s(40.0, p50=30.0, p90=80.0, p95=100.0)
+TTFT_S = times_s(1.0, p7=0.5, p95=4.0, p97=5.0)
+PER_TOKEN_S = times_s(0.02, p90=0.04)
 IDLE = Times(jct=JCT_S, ttft=TTFT_S, first_ttft=TTFT_S, per_token=PER_TOKEN_S)
 
 
@@ -31,6 +36,7 @@ IDLE = Times(jct=JCT_S, ttft=TTFT_S, first_ttft=TTFT_S, per_token=PER_TOKEN_S)
         ("ttft_p95<=5s", (Limit("p95", 5, "s", "ttft"),)),
         ("first_ttft_p99 <= 10s", (Limit("p99", 10, "s", "first_ttft"),)),
         ("TPOT_mean<=50ms", (Limit("mean", 50, "ms", "tpot"),)),
+        ("ttft_p97<=5s", (Limit("p97", 5, "s", "ttft"),)),
         ("speed_p90>=30", (Limit("p90", 30, "tok/s", "speed"),)),
         ("speed_p90>=30tok/s", (Limit("p90", 30, "tok/s", "speed"),)),
         ("speed_p90 >= 30 tokens/s", (Limit("p90", 30, "tok/s", "speed"),)),
@@ -74,7 +80,9 @@ def test_a_limit_of_a_million_has_no_exponent() -> None:
         ("mean<=2", "'mean<=2' needs a unit: ms, s, min, h or x; use for example"),
         ("mean<=-2x", "'mean<=-2x' is not STATISTIC<=VALUE; use for example"),
         ("mean<=2x,", "'' is not STATISTIC<=VALUE; use for example"),
-        ("p93<=2x", "'p93' is not known; use mean, p50, p90, p95 or p99"),
+        ("p100<=2x", "'p100' is not known; use mean or p1 to p99"),
+        ("ttft_p0<=2s", "'p0' is not known; use mean or p1 to p99"),
+        ("p095<=2x", "'p095' is not known; use mean or p1 to p99"),
         ("ttfs_p95<=2s", "'ttfs' is not measured; did you mean ttft?"),
         ("power_p95<=2s", "'power' is not measured; use jct, ttft, first_ttft, tpot or speed"),
         ("ttft_p95>=2s", "'ttft_p95>=2s': a time has an upper limit, <="),
@@ -99,6 +107,8 @@ def test_an_invalid_slo_is_one_line_with_the_option_the_value_and_a_remedy(
         ("p95<=3x", 300),
         ("p95<=5min", 300),
         ("ttft_p95<=1.5x", 6),
+        ("ttft_p97<=3x", 15),
+        ("ttft_p7<=4x", 2),
         ("tpot_p99<=50ms", 0.05),
         ("speed_p90>=20", 0.05),  # seconds per output token
         ("speed_p90>=0.5x", 0.08),  # twice the time per token
@@ -112,9 +122,9 @@ def test_a_limit_in_seconds_is_absolute_or_multiplies_the_same_statistic_of_an_i
 
 def test_the_tightest_limit_decides_and_all_must_hold() -> None:
     times = Times(
-        jct=replace(JCT_S, mean=60.0, p95=250.0),
-        ttft=replace(TTFT_S, p95=6.0),
-        per_token=replace(PER_TOKEN_S, p90=0.1),
+        jct=times_s(60.0, p95=250.0),
+        ttft=times_s(1.0, p95=6.0),
+        per_token=times_s(0.02, p90=0.1),
     )
     # 60 s of 80 s, and 250 s of 200 s.
     assert parse_slo("mean<=2x").tightest(times, IDLE) == 0.75

@@ -125,10 +125,15 @@ def test_jcts_are_shown_at_the_common_rates_only(run: Path, report: Report) -> N
     assert len(report.cells) == len(cells_of(run))
 
 
-def test_the_page_begins_with_a_picture_of_the_capacities(report: Report) -> None:
+def test_the_page_begins_with_a_picture_of_the_capacities_and_says_what_limits_them(
+    report: Report,
+) -> None:
     html = report.path.read_text()
     answer = html[html.index('class="answer"') : html.index("</section>")]
     assert answer.index('id="capacity"') < answer.index('id="jct-mean"')
+    assert answer.index('id="jct-mean"') < answer.index("<b>Why.</b>") < answer.index("<b>Names.")
+    assert answer.count("first misses") == len(report.result.reasons) > 0
+    assert html.count("first misses") == answer.count("first misses")
     assert html.count('id="jct-mean"') == 1
     assert '<h2 id="capacity-table">Capacity</h2>' in html
 

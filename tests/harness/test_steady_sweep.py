@@ -73,7 +73,7 @@ def test_the_idle_jct_is_that_of_each_job_alone(tmp_path: Path) -> None:
     alone = idle_times(plan, 1, tmp_path)
     # Three equal programs: gaps of 1 and 2 s, and the time of 1500 prompt and 150 output tokens.
     assert 3.0 < alone.jct.mean < 6.0
-    assert alone.jct.p50 == pytest.approx(alone.jct.p99, rel=0.01)
+    assert alone.jct.percentile(50) == pytest.approx(alone.jct.percentile(99), rel=0.01)
     run_sweep(replace(plan, arrivals=replace(plan.arrivals, kind="closed", in_flight=1)),
               tmp_path / "closed", workers=1)  # fmt: skip
     turns = read_lines(tmp_path / "closed/fcfs_jps0.5_seed1/turns.jsonl")

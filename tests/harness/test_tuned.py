@@ -88,7 +88,7 @@ def steady_run(folder: Path, jct_s: dict[str, dict[float, float | None]]) -> Pat
     window = {"first_job": 2, "jobs": 4, "from_s": 2.0, "to_s": 6.0, "finished_jobs": 3}
     done = {
         "window": window | {"shared_prefix_tokens": 0},
-        "idle_times_s": {"jct": dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), 1.0)},
+        "idle_times_s": {"jct": {"mean": 1.0, "percentiles": [1.0] * 99}},
         "jobs_in_system": {"growth": 0.05},
     }
     for name, jps, seed in product(jct_s, loads, (1, 2)):

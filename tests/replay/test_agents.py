@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.cells.job import summary
 from harness.load.agents import AgentJobs, from_turn
 from harness.load.stream import ArrivingJob, DrawnJobs
 from harness.load.workload import Workload
@@ -21,13 +22,13 @@ from harness.replay.window import AgentsWindow
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
-from servers.records.done import DoneRecord, Summary, Times
+from servers.records.done import DoneRecord, Times
 from servers.sim import Engine, Limits
 from tests.lines import into
 from tests.sim.worlds import profile
 from traces import Fork, Program, SharedPrefix, Turn
 
-IDLE = Times(jct=Summary(*[10.0] * 5))
+IDLE = Times(jct=summary([10.0]))
 SERVICE_S = 0.010_000_408
 """A step of one turn of 16 tokens (tests/replay/test_steady.py)."""
 
@@ -69,7 +70,7 @@ def test_a_constant_jct_is_accepted_when_all_measured_jobs_have_ended() -> None:
     assert (done.steady, done.window.first_job, done.window.jobs) == (True, 104, 200)
     assert (done.window.from_s, done.window.to_s) == (260.0, 760.0)
     assert done.window.finished_jobs == 200
-    assert done.times_s.jct == Summary(10.0, 10.0, 10.0, 10.0, 10.0)
+    assert done.times_s.jct == summary([10.0])
 
 
 @pytest.mark.parametrize(("growth", "word"), [(0.002, "rises"), (-0.002, "falls")])
@@ -110,7 +111,7 @@ def test_without_think_time_each_job_waits_for_those_of_all_other_agents(agents:
     done, turns = run(agents, one_turn())
     assert done.steady
     assert done.times_s.jct.mean == pytest.approx(agents * SERVICE_S, rel=1e-9)
-    assert done.times_s.ttft.p99 == pytest.approx(agents * SERVICE_S, rel=1e-9)
+    assert done.times_s.ttft.percentile(99) == pytest.approx(agents * SERVICE_S, rel=1e-9)
     assert done.times_s.first_ttft == done.times_s.ttft
     assert done.times_s.tpot is None
     # Little's law: as many jobs in the system as there are agents.

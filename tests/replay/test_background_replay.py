@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cells.job import summary
 from harness.load.arrivals import Arrivals
 from harness.load.background import Background
 from harness.load.stream import DrawnJobs, JobStream
@@ -21,7 +22,7 @@ from harness.replay.virtual import replay, replay_stream
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
-from servers.records.done import BackgroundEnd, DoneRecord, Summary, Times
+from servers.records.done import BackgroundEnd, DoneRecord, Times
 from servers.sim import Engine, Limits
 from tests.lines import into
 from tests.sim.worlds import profile
@@ -111,7 +112,7 @@ def test_a_stream_has_the_same_jobs_and_windows_beside_a_background() -> None:
     """At 20 jobs/s and 10 requests/s the server, which serves 100 turns/s, is busy for 30%. The
     window counts jobs only: 26 of the burst, 200 after it, and 200 that are measured."""
     jobs = Workload("w", tuple(one_turn(f"j{k}") for k in range(5)), "", ())
-    idle = Times(jct=Summary(*[SERVICE_S] * 5))
+    idle = Times(jct=summary([SERVICE_S]))
     seen = []
     for requests_per_s in (None, 10.0):
         turns: list[Line] = []

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cells.job import summary
 from harness.load.stream import ArrivingJob, with_burst
 from harness.replay.virtual import replay_stream
 from harness.replay.window import HorizonWindow
@@ -20,7 +21,7 @@ from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CellFailed
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
-from servers.records.done import JobsInSystem, Summary, Times
+from servers.records.done import JobsInSystem, Times
 from servers.records.settings import HorizonRecord
 from servers.sim import Engine, Limits
 from tests.lines import into
@@ -29,7 +30,7 @@ from traces import Program, Turn
 
 SERVICE_S = 0.010_000_408
 """A step of one turn of 16 tokens (tests/replay/test_steady.py)."""
-IDLE = Times(jct=Summary(*[SERVICE_S] * 5))
+IDLE = Times(jct=summary([SERVICE_S]))
 
 
 def arriving(starts_s: Any) -> Iterator[ArrivingJob]:

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
+from harness.cells.job import summary
 from harness.load.stream import ArrivingJob
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import replay_stream
 from servers.basics.clock import PS_PER_S
 from servers.policies.base import Costs
 from servers.policies.fcfs import Fcfs
-from servers.records.done import DoneRecord, JobsInSystem, Summary, Times, WindowRecord
+from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
 from servers.sim import Engine, Limits
 from tests.lines import into
 from tests.sentences import mentions
 from tests.sim.worlds import profile
 from traces import Fork, Program, SharedPrefix, Turn
 
-IDLE = Times(jct=Summary(10.0, 10.0, 10.0, 10.0, 10.0))
+IDLE = Times(jct=summary([10.0]))
 
 
 def judged(jobs_per_s: float, jct_s: Callable[[int], float]) -> tuple[SteadyWindow, int]:
@@ -80,7 +81,7 @@ def test_a_constant_number_of_jobs_in_the_system_is_accepted_when_all_measured_j
         finished_jobs=200,  # those that arrived at 235 … 434 s
         shared_prefix_tokens=0,
     )
-    assert found.times_s.jct == Summary(10.0, 10.0, 10.0, 10.0, 10.0)
+    assert found.times_s.jct == summary([10.0])
     # A job finds the nine that arrived before it; the tenth has just ended.
     assert found.jobs_in_system == JobsInSystem(mean=9.0, at_end=9, growth=0.0)
 
@@ -144,7 +145,7 @@ def run(
 ) -> tuple[Any, list[dict[str, Any]]]:
     turns: list[dict[str, Any]] = []
     engine = partial(Engine, Fcfs(Costs(prefill_s=float)), profile(100), Limits(max_num_seqs=1))
-    window = SteadyWindow(jobs_per_s, Times(jct=Summary(*[idle_s] * 5)))
+    window = SteadyWindow(jobs_per_s, Times(jct=summary([idle_s])))
     return replay_stream(stream(jobs_per_s, *members), window, engine, into(turns)), turns
 
 

@@ -399,7 +399,8 @@ def test_the_answer_says_what_fails_first_for_the_best_and_the_baseline() -> Non
     asked = capacity_context(merged, parse_slo("mean<=2x"), 42.0)
     found = chains(fcfs=(0.2,), a=(0.4,), b=(0.3,))
     of_all = capacities(found, dict.fromkeys(limits, ""), "fcfs", RATES)
-    findings = capacity_answer(of_all, (), asked, merged, [], fails_first=limits).findings
-    best, baseline = (each for each in findings if "first misses" in each)
+    answer = capacity_answer(of_all, (), asked, merged, [], fails_first=limits)
+    best, baseline = answer.reasons
+    assert [each for each in answer.findings if "first misses" in each] == [best, baseline]
     assert mentions(best, "a first misses", "mean JCT", "0.4 jobs/s")
     assert mentions(baseline, "fcfs first misses", "mean JCT", "0.2 jobs/s")

@@ -13,8 +13,7 @@ from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from tests.reports.make_run import turn, write_cell, write_sweep
 
-SUMMARY = dict.fromkeys(("p50", "p90", "p95", "p99"), 1.0)
-IDLE = {"jct": {"mean": 4.0, **SUMMARY}}
+IDLE = {"jct": {"mean": 4.0, "percentiles": [1.0] * 99}}
 """The mean JCT of an idle machine is 4 s."""
 
 
