@@ -186,13 +186,13 @@ class Broken(Policy):
 
 @pytest.mark.usefixtures("here")
 def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(trace: str) -> None:
-    Path("mine.py").write_text(BROKEN)
-    options = ("--policies", "fcfs,mine:Broken", "--once", "--jps", "0.5", "--workers", "1")
+    Path("losing.py").write_text(BROKEN)
+    options = ("--policies", "fcfs,losing:Broken", "--once", "--jps", "0.5", "--workers", "1")
     code, out, err = bench_here("sweep", "--traces", trace, *options, "--out", "o")
     assert code == 1
     assert "Traceback" not in err
     assert err.count("lost count") == 1
-    where = "mine.py:7: Broken.arrived raised RuntimeError: lost count"
+    where = "losing.py:7: Broken.arrived raised RuntimeError: lost count"
     assert f"failed: broken_jps0.5_seed1: {where}" in err
     assert mentions(err, "1 of 2 cells", "o/broken_jps0.5_seed1/failed.json")
     assert "report: o/report.html" in out
