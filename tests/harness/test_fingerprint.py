@@ -147,7 +147,7 @@ def test_a_changed_format_of_a_package_decides_the_cells_whose_traces_it_read(
     shutil.copytree(source, tmp_path / "turnstile_formats")
     monkeypatch.setattr(fingerprint, "_folders", lambda _: [tmp_path])
     before = code_sha256(plan.engine, workload)
-    change(tmp_path / "turnstile_formats/bfcl.py", "FIELDS = (", 'FIELDS = ("x", ')
+    change(tmp_path / "turnstile_formats/bfcl.py", "FIELDS = {", 'FIELDS = {"x", ')
     assert (code_sha256(plan.engine, workload) != before) is counts
 
 
