@@ -2,7 +2,7 @@
 hardware, model, GPUs and offload tier, the cheapest machines first.
 
 In: settings with lists, and the number of agents. Out: an ordinary run folder for each combination,
-and its fleets. Combinations are left out that cannot meet the SLO, or provably cannot be cheaper.
+and its plans. Combinations are left out that cannot meet the SLO, or provably cannot be cheaper.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.run import ONE, SloNotReached, run_sweeps
 from reports.answer.capacity_context import MachinePrice
-from reports.compare.plans import Plan, fleets
+from reports.compare.plans import Plan, read_plans
 from reports.run_folder.find import RUNS
 from reports.run_folder.members import MEMBERS
 from reports.run_folder.read import read_sweep
@@ -66,7 +66,7 @@ class Candidate:
 class PlanSearches:
     """What a search for plans found."""
 
-    fleets: list[Plan] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Sentences: what does not fit, cannot meet the SLO, misses it, or was not searched."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -182,7 +182,7 @@ def search(
     """Run the sweeps. The same search again resumes."""
     result = PlanSearches()
     for number, candidate in enumerate(found, 1):
-        if by := _as_cheap(candidate, result.fleets):
+        if by := _as_cheap(candidate, result.plans):
             result.left_out.append(
                 f"{candidate.label}: not searched, because one machine costs"
                 f" {candidate.usd_per_month:,.0f} USD per month, and {by.machine} meets the SLO"
@@ -197,31 +197,31 @@ def search(
         except SloNotReached as error:
             result.left_out.append(f"{candidate.label}: {error}")
             continue
-        holding, without = fleets(path, agents)
+        holding, without = read_plans(path, agents)
         # Cells that are added may move a capacity, and with it the agents on each machine.
-        while more := {float(fleet.each) for fleet in holding}.difference(loads):
+        while more := {float(plan.each) for plan in holding}.difference(loads):
             added = listed([counted(int(each), "agent") for each in sorted(more)])
             print_message(f"adds cells with {added}, because the plan needs their latencies")
             loads = tuple(sorted({*loads, *more}))
             result.failed |= _run(candidate.plan, loads, path, execution, arguments)
-            holding, without = fleets(path, agents)
-        result.fleets += holding
+            holding, without = read_plans(path, agents)
+        result.plans += holding
         result.left_out += without
     return result
 
 
 def _as_cheap(candidate: Candidate, found: Sequence[Plan]) -> Plan | None:
-    """Return a fleet of the same hardware and model with fewer GPUs per machine that costs at most
+    """Return a plan of the same hardware and model with fewer GPUs per machine that costs at most
     as much as a single machine of the candidate."""
     engine = candidate.plan.engine
     same = (
-        fleet
-        for fleet in found
-        if (fleet.sweep.hardware, fleet.sweep.model) == (engine.hardware, engine.model)
-        and (fleet.sweep.gpus or 1) < candidate.gpus
-        and fleet.usd_per_month <= candidate.usd_per_month
+        plan
+        for plan in found
+        if (plan.sweep.hardware, plan.sweep.model) == (engine.hardware, engine.model)
+        and (plan.sweep.gpus or 1) < candidate.gpus
+        and plan.usd_per_month <= candidate.usd_per_month
     )
-    return min(same, key=lambda fleet: fleet.usd_per_month, default=None)
+    return min(same, key=lambda plan: plan.usd_per_month, default=None)
 
 
 def _loads_of(path: Path) -> tuple[float, ...]:

@@ -112,8 +112,8 @@ def statistics_of(slo: Slo) -> tuple[Limit, ...]:
     return tuple(by_name.values())
 
 
-def fleets(folder: Path, agents: int) -> tuple[list[Plan], list[str]]:
-    """Return a fleet per policy that serves at least one agent on a machine, and why others have
+def read_plans(folder: Path, agents: int) -> tuple[list[Plan], list[str]]:
+    """Return a plan per policy that serves at least one agent on a machine, and why others have
     none. References are left out, since they cannot be deployed."""
     run = load_run(folder)
     search = searched(run)
@@ -131,7 +131,7 @@ def fleets(folder: Path, agents: int) -> tuple[list[Plan], list[str]]:
             without.append(f"{folder.name}: the search has not finished for {capacity.variant}")
             continue
         tier = tiers[capacity.variant]
-        fleet = Plan(
+        plan = Plan(
             run.sweep,
             folder,
             capacity.variant,
@@ -142,16 +142,16 @@ def fleets(folder: Path, agents: int) -> tuple[list[Plan], list[str]]:
             {},
             None if capacity.on_most is None else int(capacity.on_most),
         )
-        if not fleet.serves:
-            without.append(f"{fleet.name}: {_fails(fleet, capacity)}")
+        if not plan.serves:
+            without.append(f"{plan.name}: {_fails(plan, capacity)}")
             continue
-        found.append(_with_times(fleet, run, search.slo))
+        found.append(_with_times(plan, run, search.slo))
     return found, without
 
 
-def _fails(fleet: Plan, capacity: VariantCapacity) -> str:
+def _fails(plan: Plan, capacity: VariantCapacity) -> str:
     """Return why a machine serves no agent."""
-    if fleet.with_every_seed:
+    if plan.with_every_seed:
         return (
             "may fail with one agent, since the capacities of seeds differ much; use more --seeds"
         )
@@ -166,23 +166,21 @@ def _missed(capacity: VariantCapacity) -> str:
     return ", ".join(sorted(limits))
 
 
-def _with_times(fleet: Plan, run: Run, slo: Slo) -> Plan:
-    key = (fleet.policy, float(fleet.each))
+def _with_times(plan: Plan, run: Run, slo: Slo) -> Plan:
+    key = (plan.policy, float(plan.each))
     times = [c.done.times_s for c in run.cells if c.key[:2] == key and c.done.times_s]
     if len(times) < len(run.sweep.seeds):
-        return fleet
-    return replace(
-        fleet, times={limit: fmean(map(limit.of, times)) for limit in statistics_of(slo)}
-    )
+        return plan
+    return replace(plan, times={limit: fmean(map(limit.of, times)) for limit in statistics_of(slo)})
 
 
 def front(found: Sequence[Plan], value: Callable[[Plan], float]) -> list[Plan]:
     """Return the Pareto front: the plans that no other plan equals or beats in both cost and
     `value`, the cheapest first."""
     best: list[Plan] = []
-    for fleet in sorted(found, key=lambda f: (f.usd_per_month, value(f))):
-        if not best or value(fleet) < value(best[-1]):
-            best.append(fleet)
+    for plan in sorted(found, key=lambda p: (p.usd_per_month, value(p))):
+        if not best or value(plan) < value(best[-1]):
+            best.append(plan)
     return best
 
 
@@ -209,8 +207,8 @@ def headline(found: Sequence[Plan], agents: int, slo: Slo) -> str:
 
 
 def cheapest(found: Sequence[Plan]) -> Plan:
-    """Return the cheapest fleet; of equal ones the one that could serve most agents."""
-    return min(found, key=lambda f: (f.usd_per_month, -f.could_serve))
+    """Return the cheapest plan; of equal ones the one that could serve most agents."""
+    return min(found, key=lambda p: (p.usd_per_month, -p.could_serve))
 
 
 def findings(found: Sequence[Plan], slo: Slo) -> list[str]:
@@ -238,7 +236,7 @@ def findings(found: Sequence[Plan], slo: Slo) -> list[str]:
             "One seed: with other jobs this plan may miss the SLO. Use --seeds 1..3 or more."
         ]
     first = statistics_of(slo)[0]
-    faster = front(found, lambda f: f.times.get(first, math.inf))[1:]
+    faster = front(found, lambda p: p.times.get(first, math.inf))[1:]
     if faster:
         last = faster[-1]
         sentences.append(
@@ -256,27 +254,27 @@ def findings(found: Sequence[Plan], slo: Slo) -> list[str]:
     return sentences
 
 
-def _serves(fleet: Plan) -> str:
-    if fleet.predicted is None:
-        bound = "most" if fleet.limit else "least"
-        return f"It serves at {bound} {counted(fleet.could_serve, 'agent')} with every seed"
-    seeds = len(fleet.sweep.seeds)
-    each = "it" if fleet.machines == 1 else "each machine"
+def _serves(plan: Plan) -> str:
+    if plan.predicted is None:
+        bound = "most" if plan.limit else "least"
+        return f"It serves at {bound} {counted(plan.could_serve, 'agent')} with every seed"
+    seeds = len(plan.sweep.seeds)
+    each = "it" if plan.machines == 1 else "each machine"
     return (
-        f"It serves {counted(fleet.could_serve, 'agent')}: with a probability of 95% {each} serves"
-        f" {fleet.serves:,} with other jobs, predicted from {seeds} seeds, and"
-        f" {fleet.with_every_seed:,} with the jobs of each seed"
+        f"It serves {counted(plan.could_serve, 'agent')}: with a probability of 95% {each} serves"
+        f" {plan.serves:,} with other jobs, predicted from {seeds} seeds, and"
+        f" {plan.with_every_seed:,} with the jobs of each seed"
     )
 
 
-def fails_first(fleet: Plan) -> str:
+def fails_first(plan: Plan) -> str:
     """Return what fails first in words."""
-    return fleet.limit or f"nothing up to {MOST_JOBS:,} agents each"
+    return plan.limit or f"nothing up to {MOST_JOBS:,} agents each"
 
 
-def _with_more(fleet: Plan) -> str:
-    if fleet.limit is None:
+def _with_more(plan: Plan) -> str:
+    if plan.limit is None:
         return f"No search tries more than {MOST_JOBS:,} agents on one machine."
-    if fleet.limit == NO_STEADY_STATE:
+    if plan.limit == NO_STEADY_STATE:
         return "With more, there is no steady state."
-    return f"With more, {fleet.limit} is missed first."
+    return f"With more, {plan.limit} is missed first."

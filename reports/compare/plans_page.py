@@ -39,11 +39,11 @@ def draw(
 ) -> None:
     """Write the page. `left_out`: sentences on what was not searched or misses the SLO. `deploy`:
     the commands for the cheapest plan."""
-    variants = {v.name: v for fleet in found for v in fleet.sweep.variants}
+    variants = {v.name: v for plan in found for v in plan.sweep.variants}
     style, sweep = styles(variants.values()), found[0].sweep
     figures = [_figure(limit, found, style) for limit in statistics_of(slo)]
-    names = list(dict.fromkeys(fleet.policy for fleet in found))
-    prices = {f.sweep.hardware: price_in_words(f.sweep.price) for f in found}
+    names = list(dict.fromkeys(plan.policy for plan in found))
+    prices = {p.sweep.hardware: price_in_words(p.sweep.price) for p in found}
     write_page(
         out,
         "plans.html.j2",
@@ -66,31 +66,31 @@ def table(found: Sequence[Plan], slo: Slo) -> Table:
     """Return the plans, the cheapest first. Bold: the Pareto front of cost and the first
     statistic."""
     statistics = statistics_of(slo)
-    best = {id(f) for f in front(found, lambda f: f.times.get(statistics[0], math.inf))}
+    best = {id(p) for p in front(found, lambda p: p.times.get(statistics[0], math.inf))}
     heads = ["Plan", AXIS, "Machines", "Could serve", "Agents each"]
     rows = []
-    for fleet in sorted(found, key=lambda f: (f.usd_per_month, -f.could_serve)):
+    for plan in sorted(found, key=lambda p: (p.usd_per_month, -p.could_serve)):
         values = [
-            *(f"{fleet.machines:,}", f"{fleet.could_serve:,}", f"{fleet.each:,}"),
-            *(in_words(s, fleet.times[s]) if fleet.times else "–" for s in statistics),
-            fails_first(fleet),
+            *(f"{plan.machines:,}", f"{plan.could_serve:,}", f"{plan.each:,}"),
+            *(in_words(s, plan.times[s]) if plan.times else "–" for s in statistics),
+            fails_first(plan),
         ]
         first = TableCell(
-            f"{fleet.usd_per_month:,.0f}",
-            id(fleet) in best,
-            href=f"{fleet.folder.name}/report.html",
+            f"{plan.usd_per_month:,.0f}",
+            id(plan) in best,
+            href=f"{plan.folder.name}/report.html",
         )
-        rows.append(TableRow(fleet.name, [first, *map(TableCell, values)]))
+        rows.append(TableRow(plan.name, [first, *map(TableCell, values)]))
     return Table([*heads, *(s.title for s in statistics), "Fails first"], rows)
 
 
 def _figure(limit: Limit, found: Sequence[Plan], style: Mapping[str, Style]) -> Figure:
-    drawn = [fleet for fleet in found if limit in fleet.times]
-    best = front(drawn, lambda f: f.times[limit])
-    names = list(dict.fromkeys(fleet.policy for fleet in drawn))
-    y = [shown(limit, f.times[limit]) for f in best]
+    drawn = [plan for plan in found if limit in plan.times]
+    best = front(drawn, lambda p: p.times[limit])
+    names = list(dict.fromkeys(plan.policy for plan in drawn))
+    y = [shown(limit, p.times[limit]) for p in best]
     dotted = {"width": 1.5, "dash": "dot"}
-    line = scatter([f.usd_per_month for f in best], y, "lines", "soft", "front", line=dotted)
+    line = scatter([p.usd_per_month for p in best], y, "lines", "soft", "front", line=dotted)
     unit = "" if limit.is_speed else ", s"
     spec: Spec = {
         "data": [line, *(_dots(name, limit, drawn, best, style[name]) for name in names)],
@@ -99,7 +99,7 @@ def _figure(limit: Limit, found: Sequence[Plan], style: Mapping[str, Style]) -> 
             "yaxis": {"title": {"text": f"{limit.title}{unit}"}, "rangemode": "tozero"},
         },
         "alt": f"Scatter plot of {AXIS} and {limit.title}, a dot per plan; the Pareto front has "
-        f"{counted(len(best), 'plan')}: {'; '.join(f.name for f in best)}. The table has all.",
+        f"{counted(len(best), 'plan')}: {'; '.join(p.name for p in best)}. The table has all.",
         "value": "y",
         "height": 360,
         "note": f"A dot per plan, with whole machines. Dotted: the Pareto front, for which no other"
@@ -116,22 +116,22 @@ def _dots(
     best: Sequence[Plan],
     look: Style,
 ) -> Trace:
-    own = [fleet for fleet in drawn if fleet.policy == name]
-    x, y = [f.usd_per_month for f in own], [shown(limit, f.times[limit]) for f in own]
+    own = [plan for plan in drawn if plan.policy == name]
+    x, y = [p.usd_per_month for p in own], [shown(limit, p.times[limit]) for p in own]
     return scatter(
         *(x, y, "markers+text", look.colour, "dot"),
         variant=name,
         hover="%{hovertext}",
         hovertext=[
-            f"<b>{plain(f.name)}</b><br>{counted(f.machines, 'machine')},"
-            f" {f.usd_per_month:,.0f} {AXIS}<br>"
-            f"{limit.title} {in_words(limit, f.times[limit])}"
-            for f in own
+            f"<b>{plain(p.name)}</b><br>{counted(p.machines, 'machine')},"
+            f" {p.usd_per_month:,.0f} {AXIS}<br>"
+            f"{limit.title} {in_words(limit, p.times[limit])}"
+            for p in own
         ],
-        text=[plain(f"{f.machines} × {f.machine}") if f in best else "" for f in own],
+        text=[plain(f"{p.machines} × {p.machine}") if p in best else "" for p in own],
         # Labels of close plans would overlap on one side.
         textposition=[
-            "bottom center" if f in best and best.index(f) % 2 else "top center" for f in own
+            "bottom center" if p in best and best.index(p) % 2 else "top center" for p in own
         ],
         cliponaxis=False,
         marker={"symbol": look.marker, "size": 10, "line": {"width": 1.5}},

@@ -33,7 +33,7 @@ from reports.answer.fails_first import NO_STEADY_STATE
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.slo import parse_slo
 from reports.compare import plans
-from reports.compare.plans import P95_JCT, Plan, findings, fleets, front, headline
+from reports.compare.plans import P95_JCT, Plan, findings, front, headline, read_plans
 from reports.compare.plans_page import _figure, draw, table
 from reports.figures.styles import styles
 from reports.metrics.cells import Results, collect
@@ -76,20 +76,20 @@ def found(folder: Path) -> tuple[list[Plan], list[str]]:
         *(AGENTS, folder, Execution(workers=1)),
     )
     assert not result.failed
-    return result.fleets, result.left_out
+    return result.plans, result.left_out
 
 
-def test_a_fleet_has_as_many_whole_machines_as_hold_with_every_seed(
+def test_a_plan_has_as_many_whole_machines_as_hold_with_every_seed(
     found: tuple[list[Plan], list[str]],
 ) -> None:
-    assert {fleet.policy for fleet in found[0]} == {"fcfs", "continuum"}
-    for fleet in found[0]:
-        assert (fleet.machines - 1) * fleet.serves < AGENTS <= fleet.could_serve
-        assert fleet.each <= fleet.serves
-        assert fleet.usd_per_month == fleet.machines * HOURS_PER_MONTH  # one GPU for 1 USD
+    assert {plan.policy for plan in found[0]} == {"fcfs", "continuum"}
+    for plan in found[0]:
+        assert (plan.machines - 1) * plan.serves < AGENTS <= plan.could_serve
+        assert plan.each <= plan.serves
+        assert plan.usd_per_month == plan.machines * HOURS_PER_MONTH  # one GPU for 1 USD
         # The cell with that many agents ran, and meets the SLO.
-        assert fleet.times[MEAN_JCT] <= fleet.times[P95_JCT]
-        assert float(fleet.each) in read_sweep(fleet.folder).amounts
+        assert plan.times[MEAN_JCT] <= plan.times[P95_JCT]
+        assert float(plan.each) in read_sweep(plan.folder).amounts
 
 
 def test_what_cannot_be_cheaper_or_never_holds_is_left_out_with_the_reason(
@@ -104,10 +104,10 @@ def test_the_same_search_resumes_and_another_number_of_agents_adds_cells(
     found: tuple[list[Plan], list[str]], folder: Path
 ) -> None:
     again = search([candidate(1)], AGENTS, folder, Execution(workers=1))
-    assert again.fleets == found[0]
-    one = search([candidate(1)], 1, folder, Execution(workers=1)).fleets
-    assert {(fleet.machines, fleet.each) for fleet in one} == {(1, 1)}
-    assert all(fleet.times for fleet in one)
+    assert again.plans == found[0]
+    one = search([candidate(1)], 1, folder, Execution(workers=1)).plans
+    assert {(plan.machines, plan.each) for plan in one} == {(1, 1)}
+    assert all(plan.times for plan in one)
 
 
 def test_cells_are_added_until_the_agents_on_each_machine_have_run(
@@ -121,13 +121,13 @@ def test_cells_are_added_until_the_agents_on_each_machine_have_run(
 
     def found(_: Path, agents: int) -> tuple[list[Plan], list[str]]:
         serves = 6 if len(ran) == 1 else 5  # The cell with 6 agents lowers the capacity.
-        return [fleet(1.0, 9.0, serves=serves, asked=agents)], []
+        return [plan(1.0, 9.0, serves=serves, asked=agents)], []
 
     monkeypatch.setattr(planning, "_run", run)
-    monkeypatch.setattr(planning, "fleets", found)
+    monkeypatch.setattr(planning, "read_plans", found)
     result = search([candidate(1)], 30, tmp_path, Execution(workers=1))
     assert ran == [(), (6.0,), (5.0, 6.0)]
-    assert [each.machines for each in result.fleets] == [6]
+    assert [each.machines for each in result.plans] == [6]
 
 
 def test_a_policy_with_a_cell_that_failed_a_validity_gate_is_left_out(
@@ -140,13 +140,13 @@ def test_a_policy_with_a_cell_that_failed_a_validity_gate_is_left_out(
         return results
 
     monkeypatch.setattr(plans, "collect", invalid)
-    holding, left_out = fleets(found[0][0].folder, AGENTS)
+    holding, left_out = read_plans(found[0][0].folder, AGENTS)
     assert [each.policy for each in holding] == ["fcfs"]
     assert "continuum is left out, because " in left_out[0]
 
 
 def test_statistics_that_have_not_run_are_not_announced() -> None:
-    assert not any("on each machine" in s for s in findings([fleet(2.0, 9.0, times={})], P95_SLO))
+    assert not any("on each machine" in s for s in findings([plan(2.0, 9.0, times={})], P95_SLO))
 
 
 def test_the_page_has_the_front_the_plans_and_the_commands(
@@ -164,12 +164,12 @@ def test_the_page_has_the_front_the_plans_and_the_commands(
 
 
 def test_the_labels_of_neighbours_on_the_front_are_above_and_below_their_dots() -> None:
-    plans = [fleet(2.0, 9.0), fleet(3.0, 8.0)]
+    plans = [plan(2.0, 9.0), plan(3.0, 8.0)]
     figure = _figure(P95_JCT, plans, styles(plans[0].sweep.variants))
     assert figure.specs[""]["data"][1]["textposition"] == ["top center", "bottom center"]
 
 
-def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) -> Plan:
+def plan(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) -> Plan:
     sweep = plan_on(1).sweep_record()
     price = PriceRecord(usd_per_gpu_hour, "--price")
     return Plan(
@@ -186,13 +186,13 @@ def fleet(usd_per_gpu_hour: float, p95_s: float, serves: int = 40, **more: Any) 
 
 
 def test_the_front_has_no_plan_that_another_beats_in_cost_and_latency() -> None:
-    cheap, fast = fleet(1.0, 90.0), fleet(3.0, 50.0)
-    slower, dearer = fleet(1.0, 95.0), fleet(4.0, 50.0)
+    cheap, fast = plan(1.0, 90.0), plan(3.0, 50.0)
+    slower, dearer = plan(1.0, 95.0), plan(4.0, 50.0)
     assert front([dearer, fast, slower, cheap], lambda f: f.times[P95_JCT]) == [cheap, fast]
 
 
 def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five() -> None:
-    one = fleet(2.0, 90.0, serves=15)
+    one = plan(2.0, 90.0, serves=15)
     assert (one.machines, one.each, one.could_serve) == (3, 14, 45)
     assert one.usd_per_month == 3 * 2 * 730
     margin, seeds, *_ = findings([one], P95_SLO)
@@ -202,21 +202,21 @@ def test_forty_agents_on_machines_for_fifteen_need_three_with_a_margin_of_five()
 
 def test_machines_are_as_many_as_serve_the_agents_with_95_percent_of_other_jobs() -> None:
     """A machine serves 15 agents with every seed, but with other jobs perhaps only 12."""
-    few = fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=12)
+    few = plan(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=12)
     assert (few.machines, few.each, few.could_serve) == (4, 10, 48)
     predicted = "48 agents", "95%", "12", "3 seeds", "15", "20%", "mean<=2x"
     assert mentions(findings([few], P95_SLO)[0], *predicted)
     assert few.document()["could_serve_with_every_seed"] == 60
-    easy = fleet(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=16)
+    easy = plan(2.0, 90.0, serves=15, seeds=(1, 2, 3), predicted=16)
     assert (easy.machines, easy.could_serve) == (3, 45)
 
 
 def test_a_machine_that_sustains_all_that_a_search_tries_misses_nothing() -> None:
-    most = fleet(2.0, 90.0, serves=4096, limit=None)
+    most = plan(2.0, 90.0, serves=4096, limit=None)
     assert findings([most], P95_SLO)[0].startswith("It serves at least 4,096 agents ")
     assert most.document()["fails_first"] is None
     assert table([most], P95_SLO).rows[0].cells[-1].text == "nothing up to 4,096 agents each"
-    unstable = fleet(2.0, 90.0, limit=NO_STEADY_STATE)
+    unstable = plan(2.0, 90.0, limit=NO_STEADY_STATE)
     assert mentions(findings([unstable], P95_SLO)[0], "without a margin", "no steady state")
 
 
@@ -230,30 +230,30 @@ def test_one_agent_misses_a_limit_or_has_no_steady_state_or_even_an_idle_machine
 
 
 def test_limits_relative_to_an_idle_machine_are_pointed_out() -> None:
-    (*_, relative) = findings([fleet(2.0, 90.0)], parse_slo("mean<=2x"))
+    (*_, relative) = findings([plan(2.0, 90.0)], parse_slo("mean<=2x"))
     assert mentions(relative, "mean<=2x", "relative to each idle machine")
-    assert not mentions(findings([fleet(2.0, 90.0)], P95_SLO), "relative")
+    assert not mentions(findings([plan(2.0, 90.0)], P95_SLO), "relative")
 
 
 def test_the_commands_serve_the_cheapest_plan() -> None:
     machine, server = Machine(), Server()
-    serve, vllm = deployment(fleet(1.0, 9.0), SweepSettings(machine=machine, server=server))
+    serve, vllm = deployment(plan(1.0, 9.0), SweepSettings(machine=machine, server=server))
     assert serve == "bench serve --model FOLDER_OF_llama-3.1-8b --policy fcfs --gpus 1"
     assert vllm.startswith("vllm serve FOLDER_OF_llama-3.1-8b --tensor-parallel-size 1 ")
-    tuned = replace(fleet(1.0, 9.0), policy="fcfs(long_prefill=512)")
+    tuned = replace(plan(1.0, 9.0), policy="fcfs(long_prefill=512)")
     serve, vllm = deployment(tuned, SweepSettings(machine=Machine(watermark=0.1)))
     assert "--policy 'fcfs(long_prefill=512)' --gpus 1 --watermark 0.1" in serve
     assert vllm.endswith(" --long-prefill-token-threshold 512 --watermark 0.1")
-    routed = replace(fleet(1.0, 9.0), policy="lmcache@sticky", offload_gb=50.0)
+    routed = replace(plan(1.0, 9.0), policy="lmcache@sticky", offload_gb=50.0)
     (command,) = deployment(routed, SweepSettings(server=Server(replicas=1)))
     assert command.endswith("--offload-gb 50 --replicas 1 --router sticky")
     machine = Machine(kv_cache_dtype=KvCacheDtype.FP8, max_model_len=32768)
-    serve, vllm = deployment(fleet(1.0, 9.0), SweepSettings(machine=machine))
+    serve, vllm = deployment(plan(1.0, 9.0), SweepSettings(machine=machine))
     for command in (serve, vllm):
         assert command.endswith(" --kv-cache-dtype fp8 --max-model-len 32768")
-    serve, _ = deployment(fleet(1.0, 9.0), SweepSettings(machine=Machine(step_tokens=8192)))
+    serve, _ = deployment(plan(1.0, 9.0), SweepSettings(machine=Machine(step_tokens=8192)))
     assert serve.endswith(" --gpus 1 --step-tokens 8192")
-    (command,) = deployment(replace(fleet(1.0, 9.0), policy="continuum(k=50)"), SweepSettings())
+    (command,) = deployment(replace(plan(1.0, 9.0), policy="continuum(k=50)"), SweepSettings())
     assert " --policy 'continuum(k=50)' " in command
 
 
@@ -393,7 +393,7 @@ def test_the_run_folder_of_a_sweep_is_no_folder_for_a_plan(tmp_path: Path, docum
 
 
 def test_a_plan_document_has_what_a_script_needs() -> None:
-    document = json.loads(json.dumps(fleet(2.0, 90.0, serves=15).document()))
+    document = json.loads(json.dumps(plan(2.0, 90.0, serves=15).document()))
     assert document["machines"] == 3
     assert document["could_serve"] == 45
     assert document["fails_first"] == "mean<=2x"
@@ -402,6 +402,6 @@ def test_a_plan_document_has_what_a_script_needs() -> None:
 def test_speeds_of_a_document_are_tokens_per_second_and_times_are_seconds() -> None:
     slo = parse_slo("speed_p90>=30")
     (speed,) = slo.limits
-    fast = fleet(2.0, 0.0, times={speed: 0.025, P95_JCT: 90.0})
+    fast = plan(2.0, 0.0, times={speed: 0.025, P95_JCT: 90.0})
     assert fast.document()["statistics"] == {"speed_p90": 40.0, "p95": 90.0}
     assert mentions(findings([fast], slo), "P90 output tokens/s 40, P95 JCT 90.0 s")

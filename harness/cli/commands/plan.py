@@ -148,10 +148,10 @@ def plan(
     with one_line_errors(resume_hint(sys.argv[1:])):
         searched = search(found, agents, folder, execution, sys.argv[1:])
         every = [*left_out, *searched.left_out]
-        _report(searched.fleets, agents, settings, every, folder)
+        _report(searched.plans, agents, settings, every, folder)
     if searched.failed:
         print_message(f"{len(searched.failed)} cells failed, such as {next(iter(searched.failed))}")
-    if searched.failed or not searched.fleets:
+    if searched.failed or not searched.plans:
         raise typer.Exit(1)
 
 
@@ -177,7 +177,7 @@ def _report(
         plans = table(found, slo)
         rows = [(row.name, *(cell.text for cell in row.cells)) for row in plans.rows]
         show_rows(rows, heads=[head.lower() for head in plans.heads])
-        for path in dict.fromkeys(fleet.folder for fleet in found):
+        for path in dict.fromkeys(plan.folder for plan in found):
             write_report(path)
         draw(found, agents, slo, left_out, deploy, folder / PLAN)
         document = {
@@ -185,7 +185,7 @@ def _report(
             "answer": headline(found, agents, slo),
             "agents": agents,
             "slo": str(slo),
-            "plans": [fleet.document() for fleet in found],
+            "plans": [plan.document() for plan in found],
             "left_out": left_out,
             "deploy": deploy,
         }
@@ -199,16 +199,16 @@ def _report(
         print_message(f"page: {folder / PLAN}")
 
 
-def deployment(fleet: Plan, settings: SweepSettings) -> list[str]:
-    """Return the commands for each machine of the fleet."""
+def deployment(plan: Plan, settings: SweepSettings) -> list[str]:
+    """Return the commands for each machine of the plan."""
     replicas, machine = settings.server.replicas, settings.machine
-    gpus = str((fleet.sweep.gpus or 1) // replicas)
-    policy, _, router = fleet.policy.partition("@")
-    model = f"FOLDER_OF_{fleet.sweep.model}"
+    gpus = str((plan.sweep.gpus or 1) // replicas)
+    policy, _, router = plan.policy.partition("@")
+    model = f"FOLDER_OF_{plan.sweep.model}"
     words = ["bench", "serve", "--model", model, "--policy", policy, "--gpus", gpus]
     words += _changed(machine, {*SERVED} - {"gpus", "offload_gb"})
-    if fleet.offload_gb:
-        words += ["--offload-gb", f"{fleet.offload_gb:g}"]
+    if plan.offload_gb:
+        words += ["--offload-gb", f"{plan.offload_gb:g}"]
     if router:
         words += ["--replicas", str(replicas), "--router", router]
     commands = [shlex.join(words)]
