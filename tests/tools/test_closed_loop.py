@@ -12,7 +12,7 @@ import pytest
 from servers.basics.errors import InvalidInput
 from servers.sim import Limits
 from tests.sim.worlds import profile
-from tools.silicon.points import Latencies, closed_loop
+from tools.silicon.predictions import Latencies, closed_loop
 
 S = 1_000_000_000_000
 """Picoseconds per second."""

@@ -16,7 +16,7 @@ from servers.profiles.machines.gpus import HARDWARE
 from servers.profiles.models.listed import MODELS
 from tests.sentences import mentions
 from tests.sim.worlds import profile
-from tools.silicon import points, rows
+from tools.silicon import predictions, rows
 from tools.silicon.__main__ import main
 from tools.silicon.errors import Prediction, judge
 from tools.silicon.rows import CHECKPOINTS, Row
@@ -50,7 +50,7 @@ def test_the_errors_of_pairs_are_printed_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "read_rows", lambda *_: ([ROW], {"expert parallelism": 3}))
-    monkeypatch.setattr(points, "_profile", second_per_step)
+    monkeypatch.setattr(predictions, "_profile", second_per_step)
     ran = silicon("--save", str(tmp_path / "e.json"))
     assert (ran.exit_code, silicon().exit_code) == (0, 1)  # the target of TTFT is missed
     # The client's request takes 1 ms to reach the engine, and its first token a step.
@@ -70,11 +70,11 @@ def test_the_errors_of_pairs_are_printed_and_written(
 
 def test_only_the_half_that_calibrates_nothing_is_judged() -> None:
     measured = [Prediction(replace(ROW, id=str(n), clients=n), 1.0, 1.0) for n in range(1, 101)]
-    judging = [point for point in measured if point.row.judges]
+    judging = [prediction for prediction in measured if prediction.row.judges]
     assert 35 <= len(judging) <= 65
     assert replace(judging[0].row, id="another", ttft_s=2.0).judges
     assert judge(measured) == judge(judging)
-    others = [point for point in measured if not point.row.judges]
+    others = [prediction for prediction in measured if not prediction.row.judges]
     assert [check.held for check in judge(others).checks] == [None, None]
 
 

@@ -21,7 +21,7 @@ from reports.fidelity.targets import TargetVerdict
 from servers.basics.atomic import refuse_unwritable, write_file
 from servers.basics.compiled_core import find_core, offered_to_workers
 from servers.basics.errors import InvalidInput
-from tools.silicon import points as replayed
+from tools.silicon import predictions as replayed
 from tools.silicon import rows as measurements
 from tools.silicon.errors import COLUMNS, Prediction, apart_rows, headline, judge, pair_rows
 from tools.silicon.rows import Row, package
@@ -50,15 +50,15 @@ def main(
             refuse_unwritable(save)
         rows, left_out = measurements.read_rows(hardware, model)
         chosen = _chosen(rows, hardware, model)
-        points = _points(chosen, left_out)
-        if not points:
+        predictions = _predictions(chosen, left_out)
+        if not predictions:
             reasons = "; ".join(f"{why} ({count})" for why, count in left_out.items())
             raise InvalidInput(f"no measurement can be compared: {reasons}")
         if save is not None:
             step_times = f"operator tables of {package()}"
-            errors = replayed.errors_file(points, package(), step_times)
+            errors = replayed.errors_file(predictions, package(), step_times)
             write_file(save, f"{errors.model_dump_json(indent=1)}\n".encode())
-    if not _show(points, left_out).good and save is None:
+    if not _show(predictions, left_out).good and save is None:
         raise typer.Exit(1)
 
 
@@ -86,10 +86,10 @@ def _chosen(rows: list[Row], hardware: str | None, model: str | None) -> list[Ro
     )
 
 
-def _points(rows: list[Row], left_out: dict[str, int]) -> list[Prediction]:
+def _predictions(rows: list[Row], left_out: dict[str, int]) -> list[Prediction]:
     found: list[Prediction] = []
     with offered_to_workers(find_core()), StatusLine() as status:
-        for number, result in enumerate(replayed.points(rows), 1):
+        for number, result in enumerate(replayed.predictions(rows), 1):
             status.show(f"{number:,} of {len(rows):,} measurements")
             if isinstance(result, str):
                 left_out[result] = left_out.get(result, 0) + 1
@@ -98,15 +98,15 @@ def _points(rows: list[Row], left_out: dict[str, int]) -> list[Prediction]:
     return found
 
 
-def _show(points: list[Prediction], left_out: dict[str, int]) -> TargetVerdict:
-    verdict = judge(points)
-    show_rows([["measurements", *COLUMNS], *apart_rows(points)], "dense models apart")
-    show_rows([["GPU", "model", *COLUMNS], *pair_rows(points)], "by GPU and model")
+def _show(predictions: list[Prediction], left_out: dict[str, int]) -> TargetVerdict:
+    verdict = judge(predictions)
+    show_rows([["measurements", *COLUMNS], *apart_rows(predictions)], "dense models apart")
+    show_rows([["GPU", "model", *COLUMNS], *pair_rows(predictions)], "by GPU and model")
     if left_out:
         show_rows([(why, str(count)) for why, count in left_out.items()], "left out")
     marks = {True: "met", False: "missed", None: "–"}
     show_rows([(marks[c.held], c.target, c.found) for c in verdict.checks], "targets")
-    print(f"\n{headline(points, verdict)}")
+    print(f"\n{headline(predictions, verdict)}")
     return verdict
 
 

@@ -44,7 +44,7 @@ class Prediction:
 
 
 class TimeErrors(NamedTuple):
-    """Of one quantity over several points."""
+    """Of one quantity over several predictions."""
 
     median: float
     """Of the absolute error."""
@@ -67,10 +67,10 @@ class ErrorSummary(NamedTuple):
         return texts
 
 
-def summary(points: Sequence[Prediction]) -> ErrorSummary:
-    """`points` must not be empty."""
-    ttft = _errors([point.ttft_error for point in points])
-    return ErrorSummary(len(points), ttft, _errors([point.tpot_error for point in points]))
+def summary(predictions: Sequence[Prediction]) -> ErrorSummary:
+    """`predictions` must not be empty."""
+    ttft = _errors([p.ttft_error for p in predictions])
+    return ErrorSummary(len(predictions), ttft, _errors([p.tpot_error for p in predictions]))
 
 
 def _errors(signed: Sequence[float]) -> TimeErrors:
@@ -82,33 +82,33 @@ def _errors(signed: Sequence[float]) -> TimeErrors:
     )
 
 
-def by(points: Sequence[Prediction], key: Callable[[Row], Key]) -> dict[Key, ErrorSummary]:
-    """Return the summaries of groups, each group where its first point is."""
+def by(predictions: Sequence[Prediction], key: Callable[[Row], Key]) -> dict[Key, ErrorSummary]:
+    """Return the summaries of groups, each group where its first prediction is."""
     groups: dict[Key, list[Prediction]] = {}
-    for point in points:
-        groups.setdefault(key(point.row), []).append(point)
+    for prediction in predictions:
+        groups.setdefault(key(prediction.row), []).append(prediction)
     return {group: summary(members) for group, members in groups.items()}
 
 
-def pair_rows(points: Sequence[Prediction]) -> list[list[str]]:
+def pair_rows(predictions: Sequence[Prediction]) -> list[list[str]]:
     """Return the table by GPU and model."""
-    found = by(points, lambda row: (row.hardware, row.model))
+    found = by(predictions, lambda row: (row.hardware, row.model))
     return [[*pair, *each.texts()] for pair, each in sorted(found.items())]
 
 
-def apart_rows(points: Sequence[Prediction]) -> list[list[str]]:
+def apart_rows(predictions: Sequence[Prediction]) -> list[list[str]]:
     """Return the table of dense models and others, and of public and other measurements. A kind
     with the same measurements as another has no row."""
-    dense = [point for point in points if point.row.checkpoint.dense]
-    judging = [point for point in dense if point.row.judges]
+    dense = [p for p in predictions if p.row.checkpoint.dense]
+    judging = [p for p in dense if p.row.judges]
     kinds = (
         ("dense models in 16 or 8 bits", dense),
-        ("of these, the calibrating half", [point for point in dense if not point.row.judges]),
+        ("of these, the calibrating half", [p for p in dense if not p.row.judges]),
         ("of these, the judging half", judging),
-        ("judging, with public settings", [point for point in judging if point.row.public]),
-        ("judging, with other settings", [point for point in judging if not point.row.public]),
-        ("other models", [point for point in points if not point.row.checkpoint.dense]),
-        ("all", list(points)),
+        ("judging, with public settings", [p for p in judging if p.row.public]),
+        ("judging, with other settings", [p for p in judging if not p.row.public]),
+        ("other models", [p for p in predictions if not p.row.checkpoint.dense]),
+        ("all", list(predictions)),
     )
     rows = []
     alike: list[list[Prediction]] = []
@@ -119,8 +119,8 @@ def apart_rows(points: Sequence[Prediction]) -> list[list[str]]:
     return rows
 
 
-def judge(points: Sequence[Prediction]) -> TargetVerdict:
-    judging = [p for p in points if p.row.checkpoint.dense and p.row.judges]
+def judge(predictions: Sequence[Prediction]) -> TargetVerdict:
+    judging = [p for p in predictions if p.row.checkpoint.dense and p.row.judges]
     found = summary(judging) if judging else None
     checks = []
     for what, limit in (("ttft", MAX_TTFT_ERROR), ("tpot", MAX_TPOT_ERROR)):
@@ -135,8 +135,8 @@ def judge(points: Sequence[Prediction]) -> TargetVerdict:
     return TargetVerdict(tuple(checks))
 
 
-def headline(points: Sequence[Prediction], verdict: TargetVerdict) -> str:
-    found = summary(points)
+def headline(predictions: Sequence[Prediction], verdict: TargetVerdict) -> str:
+    found = summary(predictions)
     met = f"{sum(c.held is True for c in verdict.checks)} of {len(verdict.checks)} targets met"
     return (
         f"TTFT is off by {found.ttft.median:.1%} and TPOT by {found.tpot.median:.1%} at the median "

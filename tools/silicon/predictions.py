@@ -1,6 +1,6 @@
 """Replays end-to-end measurements in virtual time: a closed loop of clients, as benchmarks send it.
 
-In: rows of measurements. Out: a point for each, or the reason why there is none, and
+In: rows of measurements. Out: a prediction for each, or the reason why there is none, and
 the errors that `servers.profiles.end_to_end` reads.
 """
 
@@ -92,12 +92,12 @@ ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
 time between steps."""
 
 
-def points(rows: Sequence[Row]) -> Iterator[Prediction | str]:
-    """Yield a point for each row, in order, or why there is none."""
-    yield from each(partial(point, profile_of=_profile), rows)
+def predictions(rows: Sequence[Row]) -> Iterator[Prediction | str]:
+    """Yield a prediction for each row, in order, or why there is none."""
+    yield from each(partial(prediction, profile_of=_profile), rows)
 
 
-def point(row: Row, profile_of: ProfileOf) -> Prediction | str:
+def prediction(row: Row, profile_of: ProfileOf) -> Prediction | str:
     try:
         tables = profile_of(row.hardware, row.checkpoint, row.gpus, row.kv_fp8)
     except DoesNotFit:
