@@ -181,9 +181,11 @@ def document_start(first_bytes: bytes) -> Any:
     return None
 
 
-def starts(first_bytes: bytes) -> tuple[Any, Any]:
-    """Return both, for formats whose files are a document or JSON Lines."""
-    return document_start(first_bytes), line_start(first_bytes)
+def starts(first_bytes: bytes) -> Iterator[Any]:
+    """Yield `document_start` and `line_start`, for formats whose files are a document or JSON
+    Lines."""
+    yield document_start(first_bytes)
+    yield line_start(first_bytes)
 
 
 def number(value: object) -> float | None:
