@@ -164,11 +164,7 @@ def sglang_engine(settings: SweepSettings) -> Resolved:
         server=server,
         config=config,
         sglang=sglang,
-        longest=Longest(
-            longest,
-            f"the {longest} that {load.name} can hold here",
-            more_memory(settings.machine),
-        ),
+        longest=Longest.of_memory(longest, load.name, more_memory(settings.machine)),
         routers=routers,
     )
     return variants, engine, ()

@@ -102,8 +102,7 @@ class SimEngine:
         )
         if tokens == self.model_limit:
             return Longest.of_model(tokens, self.model)
-        limit = f"the {tokens} that {self.model} on {self.hardware} can hold here"
-        return Longest(tokens, limit, self.more_memory)
+        return Longest.of_memory(tokens, f"{self.model} on {self.hardware}", self.more_memory)
 
     def describe(self) -> str:
         kind = "replicas" if self.transfer is None else "engines"

@@ -218,11 +218,7 @@ def vllm_engine(settings: SweepSettings) -> Resolved:
         server=server,
         config=config,
         vllm=vllm,
-        longest=Longest(
-            longest,
-            f"the {longest} that {load.name} can hold here",
-            more_memory(settings.machine),
-        ),
+        longest=Longest.of_memory(longest, load.name, more_memory(settings.machine)),
         dram_gb=command_line.dram_gb(settings.machine.offload_gb, vllm, settings.machine.gpus),
         ssd_gb=settings.machine.ssd_gb,
     )

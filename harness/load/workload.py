@@ -44,6 +44,11 @@ class Longest(NamedTuple):
     remedy: str = "choose shorter programs"
 
     @classmethod
+    def of_memory(cls, tokens: int | None, holder: str, remedy: str) -> Longest:
+        """The limit of what holds the KV cache. `remedy`: `more_memory` of the machine."""
+        return cls(tokens, f"the {tokens} that {holder} can hold here", remedy)
+
+    @classmethod
     def of_model(cls, tokens: int, model: str) -> Longest:
         """The model's limit, which no machine can extend."""
         return cls(
