@@ -101,7 +101,7 @@ profiles: .venv/installed-test  ## regenerate the step times of operator tables 
 	$(BIN)/python -m tools.reference_tables
 
 world: .venv/installed-test  ## predict public runs of agents again, and write the predictions into docs/design/fidelity.md
-	$(BIN)/bench experiment world-developer-lab world-h20 world-lmcache world-momento world-multi-repo world-shared-prefix
+	$(BIN)/bench experiment $(basename $(notdir $(wildcard harness/experiments/files/world-*.toml)))
 	$(BIN)/python -m tools.world runs/experiments/world-*
 	$(BIN)/python -m tools.reference_tables
 
