@@ -24,7 +24,7 @@ from reports.metrics.waterfall import before_first_token_s
 from reports.numbers import whole
 from reports.run_folder.turns import HITS
 
-PERCENTS = (50, 95, 99)
+SHOWN_PERCENTS = (50, 95, 99)
 
 
 def _latency(facts: Facts) -> dict[str, Value]:
@@ -36,7 +36,7 @@ def _latency(facts: Facts) -> dict[str, Value]:
     for name, times_s in (("ttft", before_first_token_s(facts.good)), ("tpot", per_token_s)):
         values = times_s[~np.isnan(times_s)]  # answers that were not streamed have neither
         found[f"{name}_mean_s"] = mean(values)
-        for percent, value in zip(PERCENTS, percentiles(values, PERCENTS), strict=True):
+        for percent, value in zip(SHOWN_PERCENTS, percentiles(values, SHOWN_PERCENTS), strict=True):
             found[f"{name}_p{percent}_s"] = value
     return found
 
