@@ -2,7 +2,8 @@
 
 In vLLM's server, the start method of processes is then fork, as it is vLLM's default where it does
 not run on a CPU. Its processes sleep while they wait for each other, after a millisecond instead of
-a second, since they share two cores with other tests.
+a second, since they share two cores with other tests. They look for a message every 20 ms then, as
+vLLM loses the notification of some, and looks for those only every 5 s.
 """
 
 import gc
@@ -14,6 +15,7 @@ from multiprocessing import resource_tracker
 
 MESSAGES = "vllm.distributed.device_communicators.shm_broadcast"
 BUSY_LOOP_S = 0.001
+SLEEP_MS = 20
 
 
 class _SleepSooner(MetaPathFinder):
@@ -27,13 +29,16 @@ class _SleepSooner(MetaPathFinder):
         def exec_module(module):
             load(module)
             condition = module.SpinCondition
-            record_read = condition.record_read
+            record_read, wait = condition.record_read, condition.wait
 
             def record_and_sleep_sooner(waiting):
                 record_read(waiting)
                 waiting.busy_loop_s = BUSY_LOOP_S
 
-            condition.record_read = record_and_sleep_sooner
+            def wait_briefly(waiting, timeout_ms=None):
+                wait(waiting, SLEEP_MS if timeout_ms is None else min(timeout_ms, SLEEP_MS))
+
+            condition.record_read, condition.wait = record_and_sleep_sooner, wait_briefly
 
         spec.loader.exec_module = exec_module
         return spec
