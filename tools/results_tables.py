@@ -13,6 +13,7 @@ from statistics import median
 import orjson
 
 from reports.capacity.estimate import Kind
+from reports.capacity.slo import DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import paired_ratio
 from servers.variants import TUNED
@@ -40,6 +41,8 @@ RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
 LOADS = {DAY: "jobs/s", AGENTS: "agents"}
+SLOS = (DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS)
+"""The table of loads names others."""
 DASH = "–"
 BASELINE = "fcfs"
 COMPARED = (TUNED, "continuum", "infercept", "thunderagent", "turnstile", "lmcache")
@@ -135,7 +138,8 @@ def _row_against(result: TableResult, baseline: str, name: str) -> list[str]:
     others = [each for each in COMPARED if each != baseline]
     ratios = {each: ratio for each in others if (ratio := result.ratio(each, baseline))}
     best = max([1.0, *(ratio.value for ratio in ratios.values())])
-    load = ", ".join(filter(None, (LOADS[result.load], result.horizon)))
+    other_slo = code(result.slo) if result.slo not in SLOS else ""
+    load = ", ".join(filter(None, (LOADS[result.load], result.horizon, other_slo)))
     multiples = {
         each: "1.00" if result.per_s(each) == by_seed else interval(ratio)
         for each, ratio in ratios.items()
@@ -144,7 +148,9 @@ def _row_against(result: TableResult, baseline: str, name: str) -> list[str]:
         *(load, _workload(result), MACHINES[result.hardware], str(len(by_seed)), code(name)),
         DASH if base is None else _bold(f"{base.value:.3g}", best == 1),
         *(
-            _bold(multiples[each], ratios[each].value == best) if each in ratios else DASH
+            _bold(multiples[each], ratios[each].value == best)
+            if each in ratios
+            else _kinds(result, each)
             for each in COMPARED
         ),
     ]
@@ -163,6 +169,11 @@ def _capacity(result: TableResult, variant: str) -> str:
     ratio = result.ratio(variant, BASELINE)
     if ratio is not None:
         return f"**{ratio.value:.2f}**" if ratio.differs_from_one else f"{ratio.value:.2f}"
+    return _kinds(result, variant)
+
+
+def _kinds(result: TableResult, variant: str) -> str:
+    """Return why a capacity is no number; a dash if it was not searched."""
     kinds = {KINDS[k] for k in result.capacities.get(variant, {}).values() if k in KINDS}
     return " or ".join(sorted(kinds)) or DASH
 

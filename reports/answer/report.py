@@ -20,6 +20,7 @@ from reports.answer.fails_first import fails_first
 from reports.answer.left_out import programs_left_out, valid_capacities
 from reports.answer.noise import only_tested, second_arms, with_noise
 from reports.answer.scenario import ScenarioTable, scenario_answer
+from reports.answer.starvation import first_turns_wait
 from reports.answer.table import BackgroundTable, RateMatrix, ResultTable, at_one_rate, merged
 from reports.answer.verdict import Answer, answer
 from reports.answer.workload import mostly_gaps
@@ -126,7 +127,9 @@ def _answer(
     if search is None or results.cells.empty:
         return answer(found, shown, run.sweep, also=unequal_work(run))
     context = capacity_context(run.sweep, search.slo, search.idle_mean_s)
+    done = {cell.key: cell.done for cell in run.cells}
     caveats = [
+        *first_turns_wait(search.found, done, search.slo),
         *mostly_gaps(results, search.found, run.sweep, search.slo),
         *of_results(found, shown, run.sweep),
     ]

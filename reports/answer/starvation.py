@@ -1,22 +1,29 @@
-"""Lists the variants that are faster on average at the expense of some jobs or of the background.
+"""Lists the variants that are faster on average, or sustain more, at the expense of some jobs or of
+the background.
 
-In: points and cells. Out: a caveat of each kind, or none (docs/design/statistics.md, "The answer").
+In: points, capacities and cells. Out: a caveat of each kind, or none (docs/design/statistics.md,
+"The answer").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 
 import pandas as pd
 
+from reports.capacity.slo import Slo
 from reports.metrics.background import LATENCIES, REQUESTS, SERVED
 from reports.metrics.cells import Results
 from reports.metrics.fairness import LONGEST_TENTH
 from reports.metrics.steady import MIN_THROUGHPUT
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Estimate, interval
+from reports.statistics.capacities import VariantCapacity
 from reports.statistics.over_seeds import paired_ratio
 from reports.statistics.points import Point
-from servers.basics.phrasing import listed, share, times
+from servers.basics.phrasing import listed, seconds, share, times
+from servers.records.done import DoneRecord
 
 Measures = Mapping[str, str]
 """Phrases by column of `cells.csv`."""
@@ -106,6 +113,41 @@ def _not_served(points: Sequence[Point]) -> list[str]:
     return [
         "Background requests starve: fewer finish than arrive, so their latency grows with the"
         f" length of the run: {'; '.join(phrases.values())}."
+    ]
+
+
+MUCH_LONGER = 2
+"""A limit on all turns that first turns exceed by less may have been chosen for both."""
+
+
+def first_turns_wait(
+    capacities: Iterable[VariantCapacity],
+    done: Mapping[tuple[str, float | None, int], DoneRecord],
+    slo: Slo,
+) -> list[str]:
+    """Return a caveat listing variants whose first turns wait far longer than a limit on the TTFT
+    of all turns allows, and than on an idle machine. A scheduler that holds back new jobs can meet
+    such a limit with any number of agents, if first turns are few of all turns. `done`: of cells
+    by variant, load and seed."""
+    limit = next((each for each in slo.limits if each.measure == "ttft"), None)
+    if limit is None or any(each.measure == "first_ttft" for each in slo.limits):
+        return []
+    of_first = replace(limit, measure="first_ttft")
+    phrases = []
+    for each in capacities:
+        cells = [
+            done.get((each.variant, load, seed)) for seed, load in each.sustained_by_seed.items()
+        ]
+        found = [(c.times_s, c.idle_times_s) for c in cells if c and c.times_s and c.idle_times_s]
+        waits_s = [of_first.of(own) for own, _ in found]
+        limits_s = [max(limit.limit_s(idle), of_first.of(idle)) for _, idle in found]
+        if found and not each.reference and fmean(waits_s) > MUCH_LONGER * fmean(limits_s):
+            phrases.append(f"{each.variant} {seconds(fmean(waits_s))}")
+    if not phrases:
+        return []
+    return [
+        f"At capacity new jobs wait, which {limit} hardly limits, since few turns are the first of"
+        f" a job: {of_first.title} {listed(phrases)}. Limit it too, with {of_first.name} in --slo."
     ]
 
 
