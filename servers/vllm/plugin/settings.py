@@ -38,8 +38,8 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     policy: str = "turnstile"
     """A name of `servers.variants`, or a policy of your own as my_module:MyPolicy; arguments may
     follow, as in `continuum(k=50)`."""
-    costs: CostCurve | str | None = None
-    """The curve, or the path of a JSON file with it; None to learn them from steps, beginning
+    costs: dict[str, Any] | str | None = None
+    """A `CostCurve`, or the path of a JSON file with it; None to learn them from steps, beginning
     with a guess."""
     events: str | None = None
     """Path of the JSONL file to which engine events are appended."""
@@ -81,9 +81,11 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
         return make_policy(self.variant(), replace(costs, kv_tokens=kv_tokens)), learned
 
     def _curve(self) -> CostCurve | None:
-        if not isinstance(self.costs, str):
-            return self.costs
-        return _converted(_read(self.costs, "costs"), CostCurve, f"costs {self.costs}")
+        if self.costs is None:
+            return None
+        if isinstance(self.costs, str):
+            return _converted(_read(self.costs, "costs"), CostCurve, f"costs {self.costs}")
+        return _converted(self.costs, CostCurve, "costs")
 
 
 def read_options(vllm_config: Any, environment: Mapping[str, str] = os.environ) -> Options:

@@ -107,6 +107,10 @@ def test_a_file_has_the_same_options_as_the_command_line(config: Any, tmp_path: 
             {"costs": COSTS | {"linear_s": "fast"}},
             r"Expected `float`.* - at `\$.*linear_s",
         ),
+        (
+            {"costs": COSTS | {"base": 1}},
+            r"^costs: .*unknown field `base`; did you mean base_s\? \(fields: base_s, ",
+        ),
         ({"costs": COSTS | {"base_s": -1}}, r"`float` >= 0.0 - at `\$.*base_s"),
         ({"events": "/nowhere/events.jsonl"}, "events is /nowhere/events.jsonl: No such file"),
         ({"idle_s": 0}, r"`float` > 0.0 - at `\$.idle_s"),
