@@ -66,6 +66,11 @@ def winner_of(folder: Path) -> Winner:
             f"({variant.disaggregate.name}), which bench serve cannot start or print; give --model "
             "and --policy instead of --from"
         )
+    if sweep.layout is not None:
+        raise InvalidInput(
+            f"--from {folder}: its machine has --layout {sweep.layout}, which bench serve does not "
+            "start; give --model and --policy instead of --from, with vLLM's own flags after --"
+        )
     limits, replicas = sweep.limits, sweep.replicas or sweep.server.replicas or 1
     if limits.speculate is not None:
         speculation = parse_speculation(limits.speculate)

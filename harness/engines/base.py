@@ -171,7 +171,7 @@ class EngineKind:
     """What `--engine` calls it: for a running server, its URL."""
     resolve: Callable[[SweepSettings], Resolved]
     takes: Collection[str] = ()
-    """Settings of `Server` that it takes. Others must have their defaults."""
+    """Settings of `Server` that it takes, and `layout`. Others must have their defaults."""
     refuses: Mapping[str, str] = field(default_factory=dict)
     """Why settings are refused, and the remedy: the ends of the messages. Those of `Machine` are
     refused only if they are here."""
@@ -195,7 +195,8 @@ class EngineKind:
         _refuse_flags(settings.server.vllm_flags, self)
         machine, server = values_of(settings.machine), values_of(settings.server)
         defaults = {**values_of(Machine()), **values_of(Server())}
-        optional = {*self.takes, "vllm_python", *(machine.keys() - self.refuses.keys())}
+        refused = {*self.refuses, "layout"}
+        optional = {*self.takes, "vllm_python", *(machine.keys() - refused)}
         for name, value in {**server, **machine}.items():
             if name in optional or value == defaults[name]:
                 continue

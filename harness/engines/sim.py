@@ -34,9 +34,10 @@ from servers.profiles.files import (
 )
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_memory import EVEN, FULL_ATTENTION
+from servers.profiles.layout import ExpertTimes, Layout
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
-from servers.profiles.roofline import LINK_EFFICIENCY, gpus_for
+from servers.profiles.roofline import LINK_EFFICIENCY, expert_times, gpus_for
 from servers.records.done import DoneRecord
 from servers.records.settings import (
     EngineSettings,
@@ -46,7 +47,16 @@ from servers.records.settings import (
 )
 from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import NamedRouter
-from servers.sim import DisaggregatedFleet, Engine, Fleet, Limits, Offload, OnEvent, Transfer
+from servers.sim import (
+    DisaggregatedFleet,
+    Engine,
+    Fleet,
+    Limits,
+    LockstepFleet,
+    Offload,
+    OnEvent,
+    Transfer,
+)
 from servers.speculation import Speculation
 from servers.variants import Variant, make_policy
 
@@ -80,7 +90,9 @@ class SimEngine:
     offloads: bool = False
     """Whether a variant of the sweep has an offload tier."""
     replicas: int = 1
-    """Machines of this kind, with the whole model each."""
+    """Machines of this kind, with the whole model each; or ranks."""
+    experts: ExpertTimes | None = None
+    """What the replicas compute for each other, if they are ranks of one server."""
     transfer: Transfer | None = None
     """The link of each prefill engine, if a variant has some."""
     kind: EngineKind = field(default_factory=lambda: SIM)
@@ -106,6 +118,7 @@ class SimEngine:
 
     def describe(self) -> str:
         kind = "replicas" if self.transfer is None else "engines"
+        kind = "ranks" if self.experts is not None else kind
         replicas = "" if self.replicas == 1 else f"{self.replicas} {kind}, each "
         return (
             f"engine {self.kind.name}: {self.kind.virtual_time}, {self.profile.provenance} profile "
@@ -135,6 +148,7 @@ class SimEngine:
             gpu=None if self.gpu is None else asdict(self.gpu),
             profile=_record(self.profile if variant is None else self.profile_of(variant)),
             replicas=None if self.replicas == 1 else self.replicas,
+            layout=None if self.experts is None else Layout.DP_ATTN,
             transfer=_transfer_record(self.transfer) if disaggregates else None,
             limits=limits_record(self.limits if variant is None else variant.limited(self.limits)),
             scheduling=self.scheduling,
@@ -176,6 +190,8 @@ class SimEngine:
             return run_virtual(job, engine(on_event), on_turn)
         engines = [engine(partial(_of_replica, index, on_event)) for index in range(self.replicas)]
         fleet: EngineFactory = partial(Fleet, variant.router, engines)
+        if self.experts is not None:
+            fleet = partial(LockstepFleet, variant.router, engines, self.experts)
         if variant.split is not None and self.transfer is not None:
             decode, prefill = engines[: variant.split.decode], engines[variant.split.decode :]
             fleet = partial(DisaggregatedFleet, variant.router, decode, prefill, self.transfer)
@@ -202,12 +218,30 @@ def _record(profile: Profile) -> ProfileRecord:
 
 
 def resolve_sim(settings: SweepSettings) -> Resolved:
-    server = settings.server
     found = resolve_profile(settings.machine)
+    if found.experts is not None:
+        settings = _with_ranks(settings, found.gpus or 1)
+        found = replace(found, gpus=1)
     check = partial(_check_tier, settings, found.profile())
     plain, left_out = split_supported(settings.policies, check)
-    chosen = with_routers(plain, server, "sim")
+    chosen = with_routers(plain, settings.server, "sim")
     return chosen, sim_engine(settings, chosen, found), left_out
+
+
+def _with_ranks(settings: SweepSettings, ranks: int) -> SweepSettings:
+    """Return the settings with as many replicas as ranks. Raise InvalidInput for what is not
+    modelled together with them."""
+    server, machine = settings.server, settings.machine
+    for option, value, default in (
+        ("replicas", server.replicas, 1),
+        ("disaggregate", server.disaggregate, None),
+        ("speculate", machine.speculate, None),
+    ):
+        if value != default:
+            raise InvalidInput(
+                f"--{option} {value}: not modelled with --layout {machine.layout}; remove one"
+            )
+    return replace(settings, server=replace(server, replicas=ranks))
 
 
 def _check_tier(settings: SweepSettings, profile: Profile, variant: Variant) -> None:
@@ -269,6 +303,7 @@ def sim_engine(
         model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
         replicas=engine_count(settings.server),
+        experts=found.experts,
         transfer=_transfer(settings.server, machine, found),
     )
 
@@ -349,6 +384,8 @@ class ResolvedProfile:
     """Number of GPUs that share the model; None if unknown from a measured profile."""
     file: Measured | None
     """The contents of the file of `bench profile`, if the settings name one."""
+    experts: ExpertTimes | None = None
+    """What ranks of attention compute for each other."""
 
 
 def resolve_profile(machine: Machine) -> ResolvedProfile:
@@ -358,6 +395,11 @@ def resolve_profile(machine: Machine) -> ResolvedProfile:
         "max_model_len": machine.max_model_len, "kv_blocks": machine.kv_blocks,
     }  # fmt: skip
     if is_file(name):
+        if machine.layout != Layout.TP:
+            raise InvalidInput(
+                f"--layout {machine.layout}: {name} is a file of bench profile, which has the times"
+                " of a single engine; name a machine"
+            )
         file = measured_for(
             name, machine.model, machine.gpus, machine.kv_cache_dtype, machine.step_times
         )
@@ -368,11 +410,15 @@ def resolve_profile(machine: Machine) -> ResolvedProfile:
     steps: dict[str, Any] = {
         "gpus": machine.gpus, "step_times": machine.step_times,
         "scheduling": machine.scheduling, "kv_cache_dtype": machine.kv_cache_dtype,
+        "layout": machine.layout,
     }  # fmt: skip
     profile = partial(profile_for, name, llm, **steps, **memory)
     notes = notes_for(name, llm, profile(), **steps)
     gpus = gpus_for(name, llm, machine.gpus, machine.kv_cache_dtype)
-    return ResolvedProfile(profile, notes, gpus, None)
+    experts = None
+    if machine.layout == Layout.DP_ATTN:
+        experts = expert_times(name, llm, gpus, machine.kv_cache_dtype)
+    return ResolvedProfile(profile, notes, gpus, None, experts)
 
 
 def _fewest(machine: Machine) -> bool:
@@ -390,7 +436,7 @@ def _offload_gb(machine: Machine, found: ResolvedProfile) -> float:
 SIM: EngineKind = EngineKind(
     "sim",
     resolve_sim,
-    takes=("replicas", "router", *DISAGGREGATION),
+    takes=("replicas", "router", "layout", *DISAGGREGATION),
     virtual_time="virtual time",
     has_compiled_core=True,
 )

@@ -16,6 +16,7 @@ from harness.load.option import Option
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
 from servers.profiles.cpu_time import Scheduling, StepTimes
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.layout import Layout
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 READING = "How traces are read"
@@ -269,11 +270,19 @@ class Machine:
     gpus: Annotated[
         int | None,
         Option(
-            "GPUs that share one model (tensor parallel). Default: the model's usual number.",
+            "GPUs that share one model. Default: the model's usual number.",
             "N",
             min=1,
         ),
     ] = None
+    layout: Annotated[
+        Layout,
+        Option(
+            "How they share it. tp: tensor parallel. dp-attn: each GPU has a scheduler and KV of "
+            "its own, and all share the experts (vLLM's --data-parallel-size with "
+            "--enable-expert-parallel); --router distributes the turns over them. Virtual time."
+        ),
+    ] = Layout.TP
     offload_gb: Annotated[
         float | None,
         Option(

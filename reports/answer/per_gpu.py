@@ -205,6 +205,7 @@ def _limit(name: str) -> Callable[[SweepRecord], str]:
 SETTINGS: Mapping[str, Callable[[SweepRecord], str]] = {
     "step times": lambda sweep: str(sweep.profile.provenance or DASH),
     **{name.replace("_", " "): _limit(name) for name in LimitsRecord.__struct_fields__},
+    "layout": lambda sweep: str(sweep.layout or "tp"),
     "KV cache": lambda sweep: str(sweep.kv_cache_dtype or "auto"),
     "CPU time of steps": lambda sweep: str(sweep.scheduling or DASH),
     "policies": lambda sweep: listed([v.name for v in sweep.variants], at_most=30),

@@ -38,7 +38,7 @@ from traces.lenient import bounded
 FORMAT = "turnstile-baseline-1"
 SETTINGS = (
     *("engine", "virtual_time", "hardware", "model", "profile", "server", "limits", "arrivals"),
-    *("scheduling", "kv_cache_dtype", "steady_state", "horizon"),
+    *("scheduling", "layout", "kv_cache_dtype", "steady_state", "horizon"),
     *("jps", "seeds", "variants", "workload", "turnstile_version", "code_sha256"),
 )
 """Fields of sweep.json that a baseline contains."""

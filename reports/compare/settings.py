@@ -149,6 +149,7 @@ def _options(one: JsonObject, other: JsonObject) -> Iterable[str]:
     """Yield a phrase for each recorded option whose value explains differences in the profile."""
     for name, old, new in (
         ("scheduling", one.get("scheduling"), other.get("scheduling")),
+        ("layout", *(side.get("layout") or "tp" for side in (one, other))),
         ("kv-cache-dtype", *(side.get("kv_cache_dtype") or "auto" for side in (one, other))),
         ("step-times", *((side.get("profile") or {}).get("provenance") for side in (one, other))),
         ("admission", *((side.get("limits") or {}).get("admission") for side in (one, other))),

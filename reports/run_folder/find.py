@@ -111,6 +111,8 @@ def _settings(sweep: SweepRecord) -> Iterator[str]:
         yield f"watermark {watermark:g}"
     if speculate := limits.speculate:
         yield f"speculating {speculate}"
+    if layout := sweep.layout:
+        yield f"layout {layout}"
     if dtype := sweep.kv_cache_dtype:
         yield f"KV cache in {dtype}"
 

@@ -15,6 +15,7 @@ from servers.profiles.cpu_time import CPU_TIME, Scheduling, StepTimes, with_cpu_
 from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_memory import FULL_ATTENTION
+from servers.profiles.layout import Layout
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.machines.gpu_file import hardware as find_hardware
 from servers.profiles.measured import Measured
@@ -38,6 +39,10 @@ TABLES_OF_16_BITS = (
 TABLES_OF_FILES = (
     " that come with Turnstile; bench profile --from aiconfigurator --model … makes step times "
     "from operator tables, if they have its operators"
+)
+RANKS = (
+    "each of {0} GPUs is a rank with a scheduler and KV of its own; all compute each step together,"
+    " until the slowest has ended, with the experts of each layer spread evenly over them"
 )
 ANALYTIC_FP8 = (
     "KV is in FP8 (--kv-cache-dtype fp8): a decode reads a byte per entry, and the products of "
@@ -110,6 +115,7 @@ def profile_for(
     scheduling: Scheduling = Scheduling.ASYNC,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     step_times: StepTimes = StepTimes.TABLES,
+    layout: Layout = Layout.TP,
 ) -> Profile:
     """Return the profile of a machine or a file, named by `hardware`. `offload` adds the CPU time
     of an offload tier, unless it was measured. Raises InvalidInput or DoesNotFit."""
@@ -125,9 +131,10 @@ def profile_for(
             offload=offload,
             scheduling=scheduling,
             kv_cache_dtype=kv_cache_dtype,
+            layout=layout,
         )
         steps = _shipped(hardware, model, gpus, step_times, kv_cache_dtype)
-        if steps is None:
+        if steps is None or layout != Layout.TP:
             return analytic
         cpu, ahead = CPU_TIME[scheduling], scheduling.ahead
         return with_cpu_time(with_steps(analytic, steps), cpu, ahead=ahead, offload=offload)
@@ -183,12 +190,16 @@ def notes_for(
     step_times: StepTimes = StepTimes.TABLES,
     scheduling: Scheduling = Scheduling.ASYNC,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
+    layout: Layout = Layout.TP,
 ) -> tuple[str, ...]:
     """Return the origin and the caveats of a profile of `profile_for`, in one sentence each."""
     if is_file(hardware) or model is None:
         return notes_of_file(read_measured(Path(hardware)), profile, scheduling)
     llm = with_kv_cache(find_model(model), kv_cache_dtype, find_hardware(hardware))
     n = gpus_for(hardware, model, gpus, kv_cache_dtype)
+    if layout == Layout.DP_ATTN:
+        first, *others = notes(profile, gpu_of_file(hardware), llm, 1)
+        return (first, RANKS.format(n), *others)
     caveats = notes(profile, gpu_of_file(hardware), llm, n)
     if profile.provenance == "operator-table":
         listed = tables_of(hardware, model) or model

@@ -17,6 +17,9 @@ from servers.basics.errors import UnknownProfile
 from servers.basics.nearest import did_you_mean
 from servers.profiles.kv_memory import KvMemory
 
+Knots = tuple[tuple[int, int], ...]
+"""Tokens of a step, rising from 1, and its time in picoseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
@@ -132,6 +135,17 @@ class Profile(KvMemory):
         return decodes * self.context_ps + chunk * chunk * self.pair_ps
 
 
+def knots_ps(knots: Knots, token_ps: int, tokens: int) -> int:
+    """Return a time that is linear between `knots` and rises by `token_ps` per token after the last
+    one."""
+    after = bisect_right(knots, tokens, key=itemgetter(0))
+    start, start_ps = knots[after - 1]
+    if after == len(knots):
+        return start_ps + (tokens - start) * token_ps
+    end, end_ps = knots[after]
+    return start_ps + (tokens - start) * (end_ps - start_ps) // (end - start)
+
+
 @dataclass(frozen=True, slots=True)
 class TableProfile(Profile):
     """A profile whose steps follow operator tables more closely than `Profile` does.
@@ -149,19 +163,14 @@ class TableProfile(Profile):
     exactly as long as its steps.
     """
 
-    knots: tuple[tuple[int, int], ...]
-    """(T, W(T)), with T rising from 1."""
+    knots: Knots
+    """(T, W(T))."""
     decode_ps: int
     prefill_ps: int
     mean_context_ps: int
 
     def tokens_ps(self, tokens: int) -> int:
-        after = bisect_right(self.knots, tokens, key=itemgetter(0))
-        start, work_ps = self.knots[after - 1]
-        if after == len(self.knots):
-            return self.base_ps + work_ps + (tokens - start) * self.token_ps
-        end, end_ps = self.knots[after]
-        return self.base_ps + work_ps + (tokens - start) * (end_ps - work_ps) // (end - start)
+        return self.base_ps + knots_ps(self.knots, self.token_ps, tokens)
 
     def turns_ps(self, sequences: int, context: int, pairs: int) -> int:
         total_ps = sequences * self.sequence_ps

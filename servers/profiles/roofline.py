@@ -17,11 +17,12 @@ from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.kv_cache_dtype import KvCacheDtype, lacks_kernels, with_kv_cache
 from servers.profiles.kv_groups import block_tokens_of, pool
 from servers.profiles.kv_memory import KvMemory
+from servers.profiles.layout import ExpertTimes, Layout, experts_of, rank_of
 from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.models.listed import model
 from servers.profiles.models.shape import Model
-from servers.profiles.profile import Profile, profile_of
+from servers.profiles.profile import Knots, Profile, profile_of
 
 ATTENTION_MFU = 0.65
 """Share of the BF16 tensor peak that a prompt's attention reaches; see also `Model.prefill_mfu`.
@@ -59,8 +60,10 @@ def analytic_profile(
     scheduling: Scheduling = Scheduling.ASYNC,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
+    layout: Layout = Layout.TP,
 ) -> Profile:
-    """Return the profile of a model on a machine.
+    """Return the profile of a model on a machine; with data parallelism, of one rank while the
+    others compute nothing.
 
     `max_model_len` defaults to the model's limit or the KV capacity, whichever is less; vLLM would
     refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile, DoesNotFit or
@@ -68,10 +71,14 @@ def analytic_profile(
     gpu = hardware(hardware_name)
     llm = with_kv_cache(model(model_name), kv_cache_dtype, gpu)
     n = default_gpus(gpu, llm, gpu_memory_utilization) if gpus is None else gpus
+    ranks = 1
+    if layout == Layout.DP_ATTN:
+        ranks, n, llm = n, 1, rank_of(llm, n)
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
     if not _fits(gpu, llm, n, gpu_memory_utilization):
-        raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization))
+        raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization, ranks))
     budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
+    budget -= NCCL_BYTES if ranks > 1 else 0
     block_tokens = block_tokens_of(llm, n, block_tokens)
     groups, block_bytes, lengths = pool(llm, n, block_tokens, windows=not offload)
     blocks = budget // block_bytes if kv_blocks is None else kv_blocks
@@ -92,15 +99,26 @@ def analytic_profile(
         "kv_bytes_per_token": llm.kv_bytes_per_token_on(n),
         "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
         "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
-        **_step_ps(gpu, llm, n),
+        **_step_ps(gpu, llm, n, ranks),
     }
     profile = profile_of(fields | _experts_ps(gpu, llm, n, fields["token_ps"]))
     return with_cpu_time(profile, CPU_TIME[scheduling], ahead=scheduling.ahead, offload=offload)
 
 
-def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
+def expert_times(
+    hardware_name: str, model_name: str, ranks: int, kv_cache_dtype: KvCacheDtype
+) -> ExpertTimes:
+    """Return the times that ranks share. Raises UnknownProfile or InvalidInput."""
+    gpu = hardware(hardware_name)
+    experts = experts_of(rank_of(with_kv_cache(model(model_name), kv_cache_dtype, gpu), ranks))
+    token_ps = _step_ps(gpu, experts, 1, ranks)["token_ps"]
+    return ExpertTimes(_knots(gpu, experts, 1, token_ps), token_ps)
+
+
+def _step_ps(gpu: Hardware, llm: Model, n: int, ranks: int = 1) -> dict[str, Any]:
     """Return the coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the
-    activations."""
+    activations. So do an all-gather before the experts of a layer and a reduce-scatter after them,
+    which ranks need instead."""
     fp8_flops = gpu.fp8_flops if llm.matmul == "fp8" else None
     flops = (fp8_flops or gpu.bf16_flops) * n * llm.prefill_mfu
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
@@ -111,10 +129,12 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
         serial_s = llm.states.layers * max(llm.states.flops / attention_flops, llm.states.token_s)
     if llm.indexer is not None:
         serial_s += llm.indexer.layers * llm.indexer.token_s
-    reduces = llm.reduces_per_layer * llm.layers
-    reduced_bytes = reduces * llm.hidden * 2 * 2 * (n - 1) / n
+    reduces, messages = llm.reduces_per_layer * llm.layers if n > 1 else 0, 1
+    if ranks > 1:
+        reduces, messages = llm.expert_layers, 2
+    reduced_bytes = reduces * llm.hidden * 2 * 2 * (1 - 1 / max(n, ranks))
     return {
-        "base_ps": reduces * ALL_REDUCE_PS if n > 1 else 0,
+        "base_ps": reduces * messages * ALL_REDUCE_PS,
         "weights_ps": round(PS_PER_S * llm.step_bytes() / memory),
         "request_ps": 0,
         # States are read and written in each step. No published figure separates other costs of a
@@ -156,27 +176,31 @@ def _indexer_s(gpu: Hardware, llm: Model, n: int) -> float:
 
 def _experts_ps(gpu: Hardware, llm: Model, n: int, token_ps: int) -> dict[str, Any]:
     """Return the fields of `TableProfile` for a model whose small steps read only some of its
-    experts, and none for others. Knots are at powers of two tokens, up to the first step that takes
-    longer to compute than to read all weights."""
+    experts, and none for others."""
     if llm.experts_read(1) == 1:
         return {}
-    memory = _memory_bytes_per_s(gpu, n)
-    all_weights_ps = PS_PER_S * llm.step_bytes() / memory
-    doublings = max(0, math.ceil(math.log2(all_weights_ps / token_ps)))
-    knots = [
-        (tokens, max(round(PS_PER_S * llm.step_bytes(tokens) / memory), tokens * token_ps))
-        for tokens in (1 << i for i in range(doublings + 1))
-    ]
     decode_s = prompt_s = 0.0
     if llm.indexer is not None:
         decode_s, prompt_s = llm.indexer.decode_s, llm.indexer.prompt_s
         decode_s, prompt_s = llm.indexer.layers * decode_s, llm.indexer.layers * prompt_s
     return {
-        "knots": knots,
+        "knots": _knots(gpu, llm, n, token_ps),
         "decode_ps": round(PS_PER_S * decode_s),
         "prefill_ps": round(PS_PER_S * prompt_s),
         "mean_context_ps": 0,
     }
+
+
+def _knots(gpu: Hardware, llm: Model, n: int, token_ps: int) -> Knots:
+    """Return knots at powers of two tokens, up to the first step that takes longer to compute than
+    to read all weights."""
+    memory = _memory_bytes_per_s(gpu, n)
+    all_weights_ps = PS_PER_S * llm.step_bytes() / memory
+    doublings = max(0, math.ceil(math.log2(all_weights_ps / token_ps)))
+    return tuple(
+        (tokens, max(round(PS_PER_S * llm.step_bytes(tokens) / memory), tokens * token_ps))
+        for tokens in (1 << i for i in range(doublings + 1))
+    )
 
 
 def _memory_bytes_per_s(gpu: Hardware, n: int) -> float:
@@ -230,9 +254,12 @@ def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
     return kv_budget_bytes(gpu, llm, gpus, utilization) >= needed * block_bytes
 
 
-def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
+def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float, ranks: int) -> str:
     possible = [count for count in TENSOR_PARALLEL if _fits(gpu, llm, count, utilization)]
-    if enough := next(iter(possible), None):
+    if ranks > 1:
+        remedy = f"each of {ranks} GPUs has all weights but the experts': use more --gpus, or "
+        remedy += f"--layout {Layout.TP}"
+    elif enough := next(iter(possible), None):
         remedy = f"use --gpus {enough}"
     else:
         most = max(count for count in TENSOR_PARALLEL if _divides(llm, count))

@@ -220,7 +220,9 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     profile: ProfileRecord = ProfileRecord()
     """`servers.profiles.Profile`. Only in virtual time and `dynamo-mocker`."""
     replicas: Count | None = None
-    """Their number in virtual time, if there are several."""
+    """Their number in virtual time, if there are several; or the ranks of `dp-attn`."""
+    layout: Name | None = None
+    """`dp-attn`, if GPUs do not share the model by tensor parallelism. Only in virtual time."""
     transfer: TransferRecord | None = None
     """The link of a prefill engine. Only with disaggregation."""
     limits: LimitsRecord = LimitsRecord()

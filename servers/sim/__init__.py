@@ -9,6 +9,7 @@ from servers.sim.disaggregated import DisaggregatedFleet
 from servers.sim.engine import Engine, OnEvent
 from servers.sim.fleet import Fleet
 from servers.sim.kv import Path, Segment
+from servers.sim.lockstep import LockstepFleet
 from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
 from servers.sim.settings import Offload, Transfer
 
@@ -18,6 +19,7 @@ __all__ = [
     "EngineUsage",
     "Fleet",
     "Limits",
+    "LockstepFleet",
     "Offload",
     "OnEvent",
     "Path",

@@ -23,7 +23,7 @@ from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refus
 from servers.sim.settings import Offload
 from servers.sim.speculative import SpeculativeDecodes, SpeculativeScheduler
 from servers.sim.state_scheduler import StateScheduler
-from servers.sim.strides import duration_ps, steps_until
+from servers.sim.strides import Pace, duration_ps, steps_until
 from servers.sim.tiers import build_tiers
 from servers.sim.window_scheduler import WindowScheduler
 
@@ -85,6 +85,7 @@ class Engine:
         self._batch: Batch | None = None
         """The batch that is being computed, in `_batch_steps` steps until `due_ps`."""
         self._batch_steps = 0
+        self._batch_tokens = 0
         self._first_ps = self._increment_ps = 0
         """Duration of its first step, and by how much each of its steps is longer than the one
         before."""
@@ -210,6 +211,23 @@ class Engine:
             )
             self.due_ps = self.now_ps + duration_ps(steps, first_ps, increment_ps)
 
+    @property
+    def pace(self) -> Pace:
+        """How the batch that is being computed would go on by itself."""
+        first_ps = self.due_ps - self.now_ps if self._batch_steps == 1 else self._first_ps
+        return Pace(self._batch_steps, first_ps, self._increment_ps, self._batch_tokens)
+
+    def keep_pace(self, pace: Pace) -> int:
+        """Compute at most `pace.steps` steps of the batch with the durations of `pace`, which are
+        no shorter, and end with the next event. Return their number."""
+        steps = pace.steps
+        if steps > 1:
+            steps = self._steps_until_event(steps, pace.first_ps, pace.increment_ps)
+        self._batch_steps = steps
+        self._first_ps, self._increment_ps = pace.first_ps, pace.increment_ps
+        self.due_ps = self.now_ps + duration_ps(steps, pace.first_ps, pace.increment_ps)
+        return steps
+
     def used_blocks_at(self, at_ps: int) -> int:
         """Return the blocks in use at a time before `due_ps`, or now."""
         used = self.scheduler.kv.used
@@ -274,7 +292,7 @@ class Engine:
             first_ps = self._drafting.batch_ps(profile, batch.chunks)
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, increment_ps)
-        self._batch, self._batch_steps = batch, steps
+        self._batch, self._batch_steps, self._batch_tokens = batch, steps, tokens
         self._first_ps, self._increment_ps = first_ps, increment_ps
         self.due_ps = self.now_ps + duration_ps(steps, first_ps, increment_ps) + batch.load_ps
 

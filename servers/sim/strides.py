@@ -4,6 +4,17 @@ previous one, since every decode reads one more token. Times are whole picosecon
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
+
+
+class Pace(NamedTuple):
+    """Consecutive steps of a batch."""
+
+    steps: int
+    first_ps: int
+    increment_ps: int
+    tokens: int
+    """Of each step."""
 
 
 def duration_ps(steps: int, first_ps: int, increment_ps: int) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
 app = typer.Typer(add_completion=False)
-OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "as_json")
+OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "layout", "as_json")
 NOT_OF_A_PRINTED_PROFILE = AllBut(
     *OF_A_PRINTED_PROFILE,
     *("show", "hardware", "model", "kv_cache_dtype", "gpus", "kv_blocks", "max_model_len"),
@@ -158,6 +158,7 @@ def profile(
             "step_tokens",
             "step_times",
             "scheduling",
+            "layout",
         ),
     ],
     server: Annotated[Server, Only("vllm_flags", "weights", "vllm_python", "ready_within_s")],

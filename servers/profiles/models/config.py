@@ -70,6 +70,7 @@ def model_of(
         attention = (attention[0]._replace(pair_dims=pair_dims),) * 2
     experts = experts_of(fields, traits, found)
     parts = _parts(fields, traits, attention, windows, experts, found)
+    expert_layers = len(parts[-1][1]) if experts else 0
     if indexer is not None:
         parts.append((scorer(fields, indexer), indexed))
     per_token = fields.count(*EXPERTS_PER_TOKEN, least=1, most=experts) if experts else 0
@@ -103,6 +104,7 @@ def model_of(
         states=found and found.states,
         indexer=indexer,
         other_layers=_other_layers(found),
+        expert_layers=expert_layers,
         reduces_per_layer=1 if traits.mixers else 2,
     )
 

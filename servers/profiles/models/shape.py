@@ -171,6 +171,8 @@ class Model:
     indexer: Indexer | None = None
     other_layers: int = 0
     """Layers that keep neither."""
+    expert_layers: int = 0
+    """Layers with experts."""
     reduces_per_layer: int = 2
     """All-reduces of a layer under tensor parallelism: one after attention or a state, and one
     after an MLP or experts."""

@@ -1,0 +1,101 @@
+"""Ranks of attention that share experts: memory and times of one, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.engines.base import resolve_engine
+from harness.engines.sim import SimEngine
+from harness.load.settings import Machine, Server, SweepSettings
+from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.layout import Layout
+from servers.profiles.machines.gpus import GIB
+from servers.profiles.roofline import analytic_profile, expert_times
+
+MODEL = "qwen3-30b-a3b"
+EXPERTS = 48 * 128 * 3 * 2048 * 768
+"""Parameters of its experts: 128 in each of 48 layers, with 8 for a token."""
+
+
+def test_a_rank_has_all_weights_but_those_of_experts_and_all_of_its_memory_for_its_own_kv() -> None:
+    rank = analytic_profile("h200", MODEL, gpus=4, layout=Layout.DP_ATTN)
+    weights = 2 * (30_532_122_624 - EXPERTS * 3 // 4)
+    other = int(1.01 * GIB) // 2 + int(0.09 * GIB) + GIB
+    budget = int(int(139.81 * GIB) * 0.9) - other - weights
+    assert rank.kv_bytes_per_token == 98_304
+    assert rank.kv_blocks == budget // (98_304 * 16)
+    assert rank.base_ps == 200_000_000 + 48 * 2 * 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("model", "per_token", "experts", "size"),
+    [(MODEL, 8, 128, 768), ("qwen3-coder-next", 10, 512, 512)],
+)
+def test_the_experts_of_a_rank_are_read_and_computed_for_the_tokens_of_all(
+    model: str, per_token: int, experts: int, size: int
+) -> None:
+    """One token takes 8 of 128 experts, and reads as many bytes; many take all. The states of
+    qwen3-coder-next are not among what ranks share."""
+    times = expert_times("h200", model, 4, KvCacheDtype.AUTO)
+    params = 48 * experts * 3 * 2048 * size / 4
+    read_s = params * 2 / (4.8e12 * 0.75)
+    computed_s = 2 * params * per_token / experts / (989.5e12 * 0.3)
+    sent_s = 48 * 2048 * 2 * 2 * 3 / 4 / (450e9 * 0.8)
+    assert times.ps(1) == pytest.approx(read_s * per_token / experts * 1e12)
+    assert times.token_ps == pytest.approx((computed_s + sent_s) * 1e12, rel=1e-6)
+    assert times.ps(65_536) == pytest.approx(65_536 * times.token_ps, rel=1e-6)
+
+
+def test_a_rank_alone_takes_as_long_as_what_it_has_of_its_own_and_its_experts() -> None:
+    rank = analytic_profile("h200", MODEL, gpus=4, layout=Layout.DP_ATTN)
+    times = expert_times("h200", MODEL, 4, KvCacheDtype.AUTO)
+    own_ps = 2 * (30_532_122_624 - EXPERTS - 2 * 151_936 * 2048) / (989.5e12 * 0.3) * 1e12
+    tokens = 8192
+    taken_ps = rank.tokens_ps(tokens) - rank.base_ps
+    assert taken_ps == pytest.approx(tokens * own_ps + times.ps(tokens), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("machine", "server", "reason"),
+    [
+        ({"model": "llama-3.1-8b", "gpus": 2}, {}, "no experts.*--gpus 1 --replicas 2"),
+        ({}, {}, "1 GPU cannot share the 128 experts of qwen3-30b-a3b; use --gpus with 2 to 128"),
+        ({"gpus": 256}, {}, "256 GPUs cannot share"),
+        ({"gpus": 4}, {"replicas": 2}, "--replicas 2: not modelled with --layout dp-attn"),
+        ({"gpus": 4}, {"disaggregate": "1P1D"}, "--disaggregate 1P1D: not modelled"),
+        ({"gpus": 4, "speculate": "ngram:3,accept=0.5"}, {}, "--speculate ngram.*not modelled"),
+        ({"gpus": 4, "engine": "vllm"}, {}, "--layout: not supported by --engine vllm"),
+        ({"hardware": "here.json"}, {}, "--layout dp-attn: here.json is a file of bench profile"),
+    ],
+)
+def test_what_is_not_modelled_with_ranks_is_refused(
+    machine: dict[str, object], server: dict[str, object], reason: str
+) -> None:
+    chosen = Machine(**{"model": MODEL, "layout": Layout.DP_ATTN, **machine})
+    settings = SweepSettings(policies="fcfs", machine=chosen, server=Server(**server))
+    with pytest.raises(InvalidInput, match=reason):
+        resolve_engine(settings)
+
+
+def test_experts_that_gpus_cannot_share_evenly_leave_one_more_to_some_ranks() -> None:
+    """43 of 128 on two of three GPUs."""
+    rank = analytic_profile("h200", MODEL, gpus=3, layout=Layout.DP_ATTN)
+    other = int(1.01 * GIB) // 2 + int(0.09 * GIB) + GIB
+    weights = 2 * (30_532_122_624 - EXPERTS * 85 // 128)
+    budget = int(int(139.81 * GIB) * 0.9) - other - weights
+    assert rank.kv_blocks == budget // (98_304 * 16)
+
+
+def test_ranks_that_do_not_fit_are_refused_with_the_remedy() -> None:
+    with pytest.raises(DoesNotFit, match="use more --gpus, or --layout tp"):
+        analytic_profile("h100", "deepseek-v3", gpus=8, layout=Layout.DP_ATTN)
+
+
+def test_a_run_with_ranks_counts_their_gpus_once() -> None:
+    chosen = Machine(hardware="h200", model=MODEL, gpus=4, layout=Layout.DP_ATTN)
+    variants, engine, _ = resolve_engine(SweepSettings(policies="fcfs", machine=chosen))
+    assert isinstance(engine, SimEngine)
+    assert [variant.name for variant in variants] == ["fcfs@sticky"]
+    recorded = engine.settings()
+    assert (recorded.gpus, recorded.replicas, recorded.layout) == (4, 4, "dp-attn")
