@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.load.settings import RUN
+from harness.load.settings import RUN, Machine
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +61,7 @@ def print_report(
     from reports.metrics.agents import keep_evaluation
     from reports.run_folder.members import has_members, refuse_members
     from reports.statistics.best import separation_advice
+    from reports.statistics.searched import simulated_minutes
 
     console = Console(highlight=False, width=_width(full))
     if has_members(folder):
@@ -80,7 +81,9 @@ def print_report(
     _print_answer(console, report.answer[:1])
     for table in report.tables(full):
         console.print("", table, sep="\n")
-    _print_answer(console, [*report.answer[1:], *separation_advice(report.result.capacities)])
+    minutes = simulated_minutes(report.run) if report.run.sweep.engine == Machine().engine else None
+    advice = separation_advice(report.result.capacities, minutes)
+    _print_answer(console, [*report.answer[1:], *advice])
     _print_end(console, report, failed, _unmet(condition, [("", report)]))
 
 

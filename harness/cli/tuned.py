@@ -130,6 +130,7 @@ def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
         settings,
         machine=machine,
         seeds=SEEDS.partition(",")[0] if fixed else SEEDS,
+        until=None,
         baseline=None,
         price=None,
         api_price=None,

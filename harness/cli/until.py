@@ -1,7 +1,8 @@
 """Add seeds to a sweep until its capacities are known well enough (`--until`).
 
 That is when the intervals of the capacity ratios are narrow (`--until 5%`), or when the schedulers
-with the highest capacities are separated (`--until separated`).
+with the highest capacities are separated (`--until separated`), or more seeds would take too long
+(`--until 5min`). A sweep without seeds and loads gets a minute.
 
 In: settings, and a function that runs them. Out: the run folder of the last round. Each round is
 decided from the finished cells and the seeds in `sweep.json`, so the same command continues.
@@ -10,6 +11,7 @@ decided from the finished cells and the seeds in `sweep.json`, so the same comma
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +23,12 @@ from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 
 if TYPE_CHECKING:
-    from harness.load.settings import SweepSettings
+    from harness.load.settings import Execution, SweepSettings
 
 Run = Callable[["SweepSettings"], tuple[Path, Mapping[str, str]]]
 SEPARATED = "separated"
+DEFAULT = "1min"
+MINUTES = re.compile(r"([1-9][0-9]{0,3})min")
 
 
 class NotYet(NamedTuple):
@@ -40,7 +44,10 @@ Rule = Callable[[Path, int], NotYet | None]
 
 
 def parse_until(text: str) -> Rule:
-    """Return the rule for a share such as `5%`, or for `separated`. Raises InvalidInput."""
+    """Return the rule for a share such as `5%`, a time such as `5min`, or `separated`. Raises
+    InvalidInput."""
+    if match := MINUTES.fullmatch(text):
+        return within(int(match[1]))
     return separated if text == SEPARATED else narrow(_share(text))
 
 
@@ -51,21 +58,41 @@ def _share(text: str) -> float:
         value = math.nan
     if not 0.001 <= value < 1:
         raise InvalidInput(
-            f"--until {text!a}: give a share from 0.1% to 99%, such as 5%, or {SEPARATED}"
+            f"--until {text!a}: give a share from 0.1% to 99%, such as 5%, a time such as 5min, or "
+            f"{SEPARATED}"
         )
     return value
 
 
-def refuse_until(settings: SweepSettings, text: str) -> None:
-    """Raise InvalidInput for settings that search no capacities of one machine."""
-    from harness.engines.base import engine_kind
+def with_default(settings: SweepSettings, execution: Execution) -> SweepSettings:
+    """Return the settings with the default of `--until`, if they leave the seeds and the loads of
+    a search for capacities to us. It is for `sim`, whose cells take about as long everywhere."""
     from harness.load.machines import is_list
+    from harness.load.settings import Machine
+    from harness.sweep.resolve import AUTO
+
+    loads = settings.load.agents or (settings.jps if settings.jps != AUTO else None)
+    given = settings.until or settings.seeds or loads or execution.shard
+    if given or settings.machine.engine != Machine().engine or is_list(settings):
+        return settings
+    return settings if _without_search(settings) else replace(settings, until=DEFAULT)
+
+
+def _without_search(settings: SweepSettings) -> str:
+    """Return the option with which no capacities are searched; empty if they are."""
+    from harness.engines.base import engine_kind
     from harness.sweep.resolve import fixed_by
 
     fixed = fixed_by(settings.load, engine_kind(settings.machine.engine))
     fixed = fixed or ("--no-capacity" if settings.no_capacity else "")
-    fixed = fixed or (f"--scenario {scenario}" if (scenario := settings.load.scenario) else "")
-    if fixed:
+    return fixed or (f"--scenario {scenario}" if (scenario := settings.load.scenario) else "")
+
+
+def refuse_until(settings: SweepSettings, text: str) -> None:
+    """Raise InvalidInput for settings that search no capacities of one machine."""
+    from harness.load.machines import is_list
+
+    if fixed := _without_search(settings):
         raise InvalidInput(f"--until {text}: needs a search for capacities; remove {fixed}")
     if is_list(settings):
         raise InvalidInput(
@@ -143,3 +170,27 @@ def separated(folder: Path, seeds: int) -> NotYet | None:
     verb = "is" if len(left) == 1 else "are"
     reason = f"{names} {verb} not yet separated from {left[0].best}, nor shown to be equal"
     return NotYet(reason, min(MAX_SEEDS, 2 * seeds))
+
+
+def _minutes(folder: Path) -> float:
+    from reports.run_folder.read import load_run
+    from reports.statistics.searched import simulated_minutes
+
+    return simulated_minutes(load_run(folder))
+
+
+def within(
+    minutes: int, minutes_of: Callable[[Path], float] = _minutes, rule: Rule = separated
+) -> Rule:
+    """Return the rule `separated` for as long as all cells take at most about this time to
+    simulate. A round has at least half as many seeds again: the limits of the statistics are for
+    five looks at the results."""
+
+    def in_time(folder: Path, seeds: int) -> NotYet | None:
+        not_yet = rule(folder, seeds)
+        if not_yet is None:
+            return None
+        count = min(not_yet.seeds, int(seeds * minutes / minutes_of(folder)))
+        return not_yet._replace(seeds=count) if count >= 1.5 * seeds else None
+
+    return in_time

@@ -41,7 +41,7 @@ SEVERAL_ENGINES = ("replicas", "router", *DISAGGREGATION)
 OPTIONS = {
     name: setting
     for name, setting in settings_of(SweepSettings).items()
-    if (setting.option.panel in (LOAD, MACHINE, RUN) and name != "traces")
+    if (setting.option.panel in (LOAD, MACHINE, RUN) and name not in ("traces", "until"))
     or name in SEVERAL_ENGINES
 }
 """The keys of `[sweep]`. An experiment has its own traces and needs no live server."""

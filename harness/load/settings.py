@@ -626,8 +626,20 @@ class SweepSettings:
         str | None,
         Option(
             "Seeds of the arrivals, which are the same for every policy: 1, 1,2,3 or 1..5. "
-            "Default: 1..3; for a fixed set of jobs 1.",
+            "Default: 1..3, and more as --until says; for a fixed set of jobs 1.",
             "SEEDS",
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        Option(
+            "Add seeds, up to 24, until the 95% interval of each capacity ratio is within plus or "
+            "minus this share, such as 5%; or until each policy is separated from the best one or "
+            "equal to it within 3%, in about this time of simulation, such as 5min, or however "
+            "long it takes (separated). Default, without seeds and loads: 1min.",
+            "SHARE|TIME|separated",
+            panel=RUN,
+            in_file=False,
         ),
     ] = None
     baseline: Annotated[

@@ -153,7 +153,7 @@ class SweepPlan:
             agents=tuple(int(n) for n in self.amounts if n) if self.has_agents else (),
             seeds=self.seeds,
             repeats=ONCE if repeats == 1 else tuple(range(1, repeats + 1)),
-            search=None if self.slo is None else SearchRecord(str(self.slo)),
+            search=None if self.slo is None else SearchRecord(str(self.slo), self.settings.until),
             baseline=self.baseline,
             price=self.price,
             api_price=self.api_price,

@@ -214,7 +214,7 @@ def facts(sweep: SweepRecord) -> list[tuple[str, str]]:
         ("Answers", _answers(sweep.server)),
         ("Arrivals", _arrivals(sweep)),
         ("Background", _background(sweep.background)),
-        ("Seeds", ", ".join(map(str, sweep.seeds))),
+        ("Seeds", _seeds(sweep)),
         ("Variants", "; ".join(_described(v) for v in sweep.variants)),
         ("Turnstile", sweep.turnstile_version),
         ("Sources", sweep.code_sha256),
@@ -222,6 +222,11 @@ def facts(sweep: SweepRecord) -> list[tuple[str, str]]:
         ("Python", sweep.made_by.python),
     )
     return [(name, str(value)) for name, value in known if value]
+
+
+def _seeds(sweep: SweepRecord) -> str:
+    rule = sweep.search and sweep.search.until
+    return ", ".join(map(str, sweep.seeds)) + (f" (added by --until {rule})" if rule else "")
 
 
 def price_in_words(price: PriceRecord | None) -> str:

@@ -17,7 +17,7 @@ from reports.capacity.estimate import Kind
 from reports.statistics import student
 from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Floats
 from reports.statistics.capacities import EQUAL_WITHIN, RATIO_PRIOR, VariantCapacity
-from servers.basics.phrasing import listed
+from servers.basics.phrasing import counted, listed
 
 MAX_SEEDS = 24
 """The search for narrow intervals ends here: they shrink with the square root of the seeds."""
@@ -32,8 +32,8 @@ class Undecided(NamedTuple):
     best: str
     """The variant with the highest capacity."""
     seeds: int | None
-    """The number of seeds that would probably separate the two, or show that they are equal; None
-    if `MAX_SEEDS` probably do not."""
+    """The number of seeds, doubled again and again, that would probably separate the two, or show
+    that they are equal; None if `MAX_SEEDS` probably do not."""
 
 
 def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
@@ -118,7 +118,9 @@ def undecided(found: Sequence[VariantCapacity]) -> list[Undecided]:
     if len(best.variants) < 2 or always_sustaining(found):
         return []
     first, seeds = best.variants[0], best.logs.shape[1]
-    counts = range(seeds, max(seeds, MAX_SEEDS) + 1)
+    counts = [seeds]
+    while counts[-1] < MAX_SEEDS:
+        counts.append(min(MAX_SEEDS, 2 * counts[-1]))
     halves = dict(zip(counts, half_widths(best.logs, counts), strict=True))
     return [
         Undecided(each.variant, first.variant, _seeds(distance, halves))
@@ -136,9 +138,10 @@ def _seeds(distance: float, halves: Mapping[int, float]) -> int | None:
     return None
 
 
-def separation_advice(found: Sequence[VariantCapacity]) -> list[str]:
+def separation_advice(found: Sequence[VariantCapacity], minutes: float | None = None) -> list[str]:
     """Return sentences on how many seeds would decide which of the winners is the best; none if
-    that is decided, or if too little is known."""
+    that is decided, or if too little is known. The present ones took `minutes`, if that is known.
+    """
     left = undecided(found)
     seeds = max((len(each.by_seed) for each in found), default=0)
     if not MIN_SEEDS <= seeds < MAX_SEEDS:
@@ -146,8 +149,12 @@ def separation_advice(found: Sequence[VariantCapacity]) -> list[str]:
     sentences = []
     if soon := [each for each in left if each.seeds is not None]:
         needed = max(each.seeds or 0 for each in soon)
+        more = 0 if minutes is None else max(1, round(minutes * (needed / seeds - 1)))
+        time = (
+            f"about {counted(more, 'more minute')}" if more else f"{needed / seeds:.1f}x the time"
+        )
         sentences.append(
-            f"About {needed} seeds instead of {seeds}, in {needed / seeds:.1f}x the time, would "
+            f"About {needed} seeds instead of {seeds}, in {time}, would "
             f"separate {_pair(soon)}, or show that they are equal within {EQUAL_WITHIN:.0%}: add "
             "--until separated."
         )

@@ -37,6 +37,8 @@ class SearchRecord(Record, frozen=True):
     """The SLO of a search for capacities, which adds cells at further rates."""
 
     slo: Name
+    until: Name | None = None
+    """The rule that decided the number of seeds, as with `--until`."""
 
 
 class PriceRecord(Record, frozen=True):

@@ -6,23 +6,42 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import bench
 from msgspec.json import encode
 from small import programs
 
-from harness.cli.until import narrow, parse_until, run_until, separated
-from harness.load.settings import SweepSettings
+from harness.cli.until import (
+    NotYet,
+    Rule,
+    narrow,
+    parse_until,
+    run_until,
+    separated,
+    with_default,
+    within,
+)
+from harness.load.option import build
+from harness.load.settings import Execution, SweepSettings
+from reports.run_folder.read import read_sweep
 from reports.statistics.best import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
 from servers.records.sweep import SweepRecord
+from tests.crash.trials import bytes_of
 from tests.sentences import mentions
 from traces.formats.native import write_programs
 
 
 def rounds(folder: Path, widths: Sequence[float | None], share: float = 0.05) -> list[str]:
     """Return the seeds of each round. `widths` are the half widths after the rounds."""
+    left = iter(widths)
+    return ran_with(folder, narrow(share, lambda _: next(left)))
+
+
+def ran_with(folder: Path, rule: Rule) -> list[str]:
+    """Return the seeds of each round."""
     ran: list[str] = []
 
     def run(settings: SweepSettings) -> tuple[Path, dict[str, str]]:
@@ -35,7 +54,7 @@ def rounds(folder: Path, widths: Sequence[float | None], share: float = 0.05) ->
         ran.append(seeds)
         return folder, {}
 
-    run_until(SweepSettings(), narrow(share, lambda _: widths[len(ran) - 1]), folder, run)
+    run_until(SweepSettings(), rule, folder, run)
     return ran
 
 
@@ -64,15 +83,53 @@ def test_it_ends_with_24_seeds_and_says_so(
     assert mentions(capsys.readouterr().err, "±50% with 24 seeds", "--until")
 
 
+@pytest.mark.parametrize(
+    ("minutes_per_seed", "seeds"),
+    [(0.04, [3, 6, 12, 24]), (0.06, [3, 6, 12]), (0.13, [3, 6]), (0.19, [3, 5]), (0.25, [3])],
+)
+def test_a_time_limits_the_seeds_and_each_round_has_half_as_many_again(
+    tmp_path: Path, minutes_per_seed: float, seeds: list[int]
+) -> None:
+    """In a minute 25, 16, 7, 5 and 4 seeds are possible. 12 · 1.5, 6 · 1.5 and 3 · 1.5 are more
+    than 16, 7 and 4, so the second, third and last sweep end there."""
+    rule = within(
+        1,
+        lambda folder: len(read_sweep(folder).seeds) * minutes_per_seed,
+        lambda _, count: NotYet("undecided", min(MAX_SEEDS, 2 * count)),
+    )
+    assert [len(each.split(",")) for each in ran_with(tmp_path / "run", rule)] == seeds
+
+
+def test_a_time_does_not_go_on_once_the_schedulers_are_separated(tmp_path: Path) -> None:
+    assert ran_with(tmp_path / "run", within(5, lambda _: 0.1, lambda *_: None)) == ["1,2,3"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"seeds": "1..3"}, {"jps": "0.1"}, {"until": "separated"}, {"no_capacity": True}),
+        *({"once": True}, {"agents": "4"}, {"arrivals": "closed:4"}, {"hardware": "h100,b200"}),
+        *({"engine": "vllm"}, {"engine": "vllm-virtual"}, {"scenario": "agentx"}),
+    ],
+)
+def test_only_a_search_without_seeds_and_loads_gets_a_minute(options: dict[str, Any]) -> None:
+    given = build(SweepSettings, options)
+    assert with_default(given, Execution()) == given
+    assert with_default(SweepSettings(), Execution(shard="1/2")) == SweepSettings()
+    assert with_default(SweepSettings(), Execution()).until == "1min"
+    assert with_default(SweepSettings(jps="auto"), Execution()).until == "1min"
+
+
 def test_without_a_ratio_there_is_nothing_to_narrow(tmp_path: Path) -> None:
     assert rounds(tmp_path / "run", [None]) == ["1,2,3"]
 
 
-def test_rules_are_a_share_or_separated() -> None:
+def test_rules_are_a_share_a_time_or_separated() -> None:
     assert parse_until("separated") is separated
     assert callable(parse_until("5%"))
     assert callable(parse_until("0.05"))
-    for text in ("five", "0", "150%", "nan"):
+    assert callable(parse_until("5min"))
+    for text in ("five", "0", "150%", "nan", "0min", "-1min", "1 h"):
         with pytest.raises(InvalidInput, match="give a share from 0"):
             parse_until(text)
 
@@ -97,19 +154,21 @@ def test_schedulers_get_more_seeds_in_the_same_folder_until_they_are_separated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """InferCept has 0.92x the capacity of fcfs here, which six seeds show and three do not. The
-    same command repeats none."""
+    same command, without seeds, repeats none."""
     monkeypatch.chdir(tmp_path)
     write_programs(Path("t.jsonl"), programs(3))
     load = ("--traces", "t.jsonl", "--horizon", "steady", "--kv-blocks", "300")
-    options = ("--policies", "fcfs,infercept", "--until", "separated", "--workers", "1")
+    options = ("--policies", "fcfs,infercept", "--workers", "1")
     command = ("sweep", *load, *options, "--out", "run")
     code, _, err = bench(*command)
     assert code == 0, err
     reason = "infercept is not yet separated from fcfs, nor shown to be equal"
     rounds = [line for line in err.splitlines() if reason in line]
     assert rounds == [f"bench: {reason}; continuing with 6 seeds"]
-    assert json.loads(Path("run/sweep.json").read_text())["seeds"] == [1, 2, 3, 4, 5, 6]
-    before = sorted(Path("run").iterdir())
+    sweep = json.loads(Path("run/sweep.json").read_text())
+    assert sweep["seeds"] == [1, 2, 3, 4, 5, 6]
+    assert sweep["search"]["until"] == "1min"
+    before = bytes_of(Path("run"))
     code, _, err = bench(*command)
     assert (code, reason in err) == (0, False)
-    assert sorted(Path("run").iterdir()) == before
+    assert bytes_of(Path("run")) == before

@@ -1,9 +1,10 @@
 """Measures how often the set of the best schedulers is wrong, on simulated capacities.
 
-In: nothing. Out: the tables that docs/design/statistics.md, "Coverage", summarises: a fixed number
-of seeds, and `bench sweep --until separated`.
+In: nothing, or a run folder with the capacities of schedulers with many seeds, from which seeds are
+drawn instead. Out: the tables that docs/design/statistics.md, "Coverage", summarises: a fixed
+number of seeds, `bench sweep --until separated`, and the default, which ends after a minute.
 
-python -m tests.reports.simulated_capacities
+python -m tests.reports.simulated_capacities [RUN]
 
 The logarithm of a capacity deviates between seeds by an effect of the seed, which all schedulers
 have, and by a deviation of the scheduler.
@@ -12,17 +13,23 @@ have, and by a deviation of the scheduler.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from reports.capacity.estimate import Capacity, Kind
+from reports.run_folder.read import load_run
 from reports.statistics.best import MAX_SEEDS, undecided, winners
 from reports.statistics.bootstrap import Floats
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, capacity_ratio
+from reports.statistics.searched import searched
 
 COUNTS = (3, 6, 12, MAX_SEEDS)
+ROUNDS = (COUNTS, (3,), (3, 6), (3, 6, 12), (3, 5, 8, 12, 18))
+"""Seeds of the rounds of `--until separated`, and of a default that ends after a minute."""
 SAMPLES = 1000
 SEED = 1
 SEED_EFFECT = 0.07
@@ -37,9 +44,17 @@ class World(NamedTuple):
     two_modes: bool = False
     """Three of ten seeds are lower by 2.2 deviations, and the others equal: the logarithm has the
     same deviation, but is not normal."""
+    by_seed: Floats | None = None
+    """Capacities of a run, schedulers × seeds, from which seeds are drawn."""
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """Return capacities, schedulers × seeds."""
+        if self.by_seed is not None:
+            seeds = self.by_seed.shape[1]
+            drawn = np.log(self.by_seed[:, rng.integers(0, seeds, MAX_SEEDS)])
+            means = np.log(self.by_seed).mean(axis=1, keepdims=True)
+            # The seeds of the run deviate from their own mean by less than from the true one.
+            return np.asarray(np.exp(means + (drawn - means) * math.sqrt(seeds / (seeds - 1))))
         size = len(self.capacities), MAX_SEEDS
         if self.two_modes:
             noise = (0.3 - (rng.random(size) < 0.3)) / math.sqrt(0.3 * 0.7)
@@ -115,6 +130,16 @@ def _in_set(drawn: Floats) -> list[bool]:
     return [str(k) in names for k in range(len(drawn))]
 
 
+def world_of(folder: Path) -> World:
+    """Return the world of a run, whose baseline is its first scheduler."""
+    found = searched(load_run(folder))
+    assert found is not None
+    seeds = sorted(set.intersection(*(set(each.loads) for each in found.found)))
+    by_seed = np.array([[each.loads[seed] for seed in seeds] for each in found.found])
+    means = np.exp(np.log(by_seed).mean(axis=1)).tolist()
+    return World(f"{folder.name}, {len(seeds)} seeds", means, (), by_seed=by_seed)
+
+
 class Until(NamedTuple):
     wrong: float
     """Share of the samples in which a scheduler is found to be lower than one that is not higher,
@@ -123,14 +148,20 @@ class Until(NamedTuple):
     """Share of the samples that are not decided with the most seeds."""
     seeds: float
     """Mean number of seeds."""
+    held: float
+    """Share of the intervals of the ratios to the first scheduler that hold the truth, whatever was
+    decided: of the scheduler with the fewest."""
 
 
-def until(world: World, samples: int = SAMPLES) -> Until:
+def until(world: World, counts: Sequence[int] = COUNTS, samples: int = SAMPLES) -> Until:
+    """`counts`: the numbers of seeds of the rounds."""
     rng = np.random.default_rng(SEED)
+    ratios = np.array(world.capacities[1:]) / world.capacities[0]
+    held = np.zeros(len(ratios))
     wrong = left = seeds = 0
     for _ in range(samples):
         drawn = world.draw(rng)
-        for count in COUNTS:
+        for count in counts:
             found = found_with(named(drawn[:, :count]))
             if is_open := bool(undecided(found)):
                 continue
@@ -138,7 +169,11 @@ def until(world: World, samples: int = SAMPLES) -> Until:
             break
         left += is_open
         seeds += count
-    return Until(wrong / samples, left / samples, seeds / samples)
+        base, *others = [dict(enumerate(own[:count].tolist())) for own in drawn]
+        for k, other in enumerate(others):
+            found_ratio = capacity_ratio(other, base)
+            held[k] += found_ratio is not None and found_ratio.low <= ratios[k] <= found_ratio.high
+    return Until(wrong / samples, left / samples, seeds / samples, float(held.min()) / samples)
 
 
 def is_wrong(found: Sequence[VariantCapacity], truth: Sequence[float]) -> bool:
@@ -168,6 +203,7 @@ def found_with(jobs_per_s: Mapping[str, Sequence[float]]) -> list[VariantCapacit
 
 
 def tables() -> Iterator[str]:
+    """Yield the lines of the tables of simulated schedulers."""
     yield "| schedulers | " + " | ".join(f"{count} seeds" for count in COUNTS) + " |"
     yield f"|{'---|' * (len(COUNTS) + 1)}"
     for world in FIXED:
@@ -175,13 +211,22 @@ def tables() -> Iterator[str]:
         cells = [f"{s.missed:.1%} / {s.any_missed:.1%} / {s.size:.1f}" for s in sets]
         yield f"| {world.about} | {' | '.join(cells)} |"
     yield ""
-    yield "| schedulers | wrong | undecided with 24 seeds | seeds on average |"
-    yield "|---|---|---|---|"
-    for world in UNTIL:
-        found = until(world)
-        yield f"| {world.about} | {found.wrong:.1%} | {found.undecided:.1%} | {found.seeds:.1f} |"
+    yield from until_table(UNTIL)
+
+
+def until_table(worlds: Sequence[World]) -> Iterator[str]:
+    yield "| schedulers | seeds of the rounds | wrong | undecided | seeds | intervals hold |"
+    yield "|---|---|---|---|---|---|"
+    for world in worlds:
+        for counts in ROUNDS:
+            found = until(world, counts)
+            yield (
+                f"| {world.about} | {', '.join(map(str, counts))} | {found.wrong:.1%} | "
+                f"{found.undecided:.1%} | {found.seeds:.1f} | {found.held:.1%} |"
+            )
 
 
 if __name__ == "__main__":
-    for line in tables():
+    runs = [world_of(Path(folder)) for folder in sys.argv[1:]]
+    for line in until_table(runs) if runs else tables():
         print(line, flush=True)

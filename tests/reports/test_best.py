@@ -136,6 +136,8 @@ def test_the_advice_names_the_option_that_goes_on() -> None:
     assert mentions(
         advice, "6 seeds", "3", "2.0x the time", "best from other", "3%", "--until separated"
     )
+    (timed,) = separation_advice(found({"best": EVEN, "other": scaled(0.9, 3)}), 1.8)
+    assert mentions(timed, "6 seeds", "3", "about 2 more minutes", "best from other")
     assert separation_advice(found({"best": EVEN, "other": scaled(0.5, 3)})) == []
     assert separation_advice(found({"best": [1.0], "other": [0.9]})) == []
 
@@ -156,7 +158,7 @@ def test_the_advice_names_pairs_that_24_seeds_would_not_separate() -> None:
 def test_at_most_5_percent_of_the_runs_decide_wrongly(
     contenders: int, share: float, samples: int
 ) -> None:
-    assert until(even(contenders, share), samples).wrong <= 0.05
+    assert until(even(contenders, share), samples=samples).wrong <= 0.05
 
 
 @pytest.mark.parametrize("world", [even(5), even(5, two_modes=True), uneven(5)])

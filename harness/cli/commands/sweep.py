@@ -16,6 +16,7 @@ from harness.cli.options import refuse_given, takes_settings
 from harness.cli.print_report import TableDetail, TableOption, print_report
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.cli.tuned import with_tuned
+from harness.cli.until import with_default
 from harness.console import print_message
 from harness.load.settings import RUN, Execution, Keep, SweepSettings
 
@@ -123,16 +124,6 @@ def sweep(
             rich_help_panel=RUN,
         ),
     ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE|separated",
-            help="Add seeds, up to 24, until the 95% interval of each capacity ratio is within "
-            "plus or minus this share, such as 5%, or until each policy is separated from the "
-            "best one or equal to it within 3%.",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
     table: TableOption = TableDetail.BRIEF,
 ) -> None:
     if one:
@@ -140,6 +131,8 @@ def sweep(
             refuse_given(context, OF_SEVERAL_CELLS, "not supported with --one")
         _run_one(settings, execution)
         return
+    with one_line_errors():
+        settings = with_default(settings, execution)
     if show is not None:
         with one_line_errors():
             refuse_given(context, WITH_SHOW, "not supported with --show")
@@ -148,14 +141,14 @@ def sweep(
     with one_line_errors():
         if fail_unless is not None:
             _condition(fail_unless)
-        _check_shard(execution, fail_unless, until)
+        _check_shard(execution, fail_unless, settings.until)
         run = partial(run_from_settings, arguments=sys.argv[1:])
         settings, stated = with_tuned(settings, execution, run, fail_unless)
         condition = None if stated is None else _condition(stated)
-    if until is None:
+    if settings.until is None:
         folder, failed = run_from_settings(settings, execution, sys.argv[1:], condition=condition)
     else:
-        folder, failed = _until(until, settings, execution, condition)
+        folder, failed = _until(settings.until, settings, execution, condition)
     if execution.shard is not None:
         raise typer.Exit(1 if failed else 0)
     with one_line_errors(resume_hint(sys.argv[1:])):
@@ -170,6 +163,7 @@ def _run_one(settings: SweepSettings, execution: Execution) -> None:
     settings = replace(
         settings,
         seeds=settings.seeds or "1",
+        until=None,
         baseline=None,
         slo=None,
         api_price=None,
