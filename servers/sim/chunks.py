@@ -15,7 +15,7 @@ A chunk must be a whole number of blocks.
 from __future__ import annotations
 
 from servers.profiles.kv_memory import Groups
-from servers.sim.window_blocks import Content
+from servers.sim.kv import Path
 from servers.sim.windows import WindowKV, WindowOwner
 
 
@@ -27,7 +27,6 @@ class ChunkKV(WindowKV):
         one length."""
         windows = tuple(None if group is None else -group for group in groups)
         super().__init__(blocks, windows, block_tokens)
-        self.leave_every = self.window
 
     def passed(self, tokens: int) -> int:
         return tokens // self.window * (self.window // self._block)
@@ -35,11 +34,9 @@ class ChunkKV(WindowKV):
     def next_leave(self, tokens: int) -> int:
         return max(self.window, tokens + -tokens % self.window)
 
-    def _window_hit(self, contents: list[Content], longest: int) -> int:
-        depth = self.passed(longest * self._block)
-        while depth < longest and (windows := contents[depth].windows) and all(windows):
-            depth += 1
-        return depth
+    def _window_hit(self, path: Path, longest: int) -> int:
+        begin = self.passed(longest * self._block)
+        return min([self._reach(path, group, begin, longest) for group in self._local])
 
     def leave_window(self, owner: WindowOwner, computed: int) -> None:
         """Free the blocks before the chunk of the next token. They are full, and hashed first."""
@@ -55,10 +52,10 @@ class ChunkKV(WindowKV):
         """Do nothing: `hash_full` hashes all groups."""
 
     def _hash_chunks(self, owner: WindowOwner, end: int) -> None:
-        for position in range(owner.hashed, min(end, owner.high)):
-            owner.windows[position] = self._hash_window(owner.contents[position])
-            owner.blank -= self.groups - 1
-        owner.hashed = max(owner.hashed, min(end, owner.high))
+        end = min(end, owner.high)
+        if end > owner.hashed:
+            self._hash_local(owner, owner.hashed, end)
+            owner.hashed = end
 
     def take_left(self, owner: WindowOwner, prompt_tokens: int) -> None:
         """Do nothing: the next turn's hit needs the last chunk only, which the turn has."""

@@ -13,15 +13,16 @@ freed. Depths and counts are in blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import cast
 
-from servers.sim.window_blocks import Content
+from servers.sim.copies import Copy
+from servers.sim.free_queue import FreeQueue, Run
 
 
 class Segment:
     """A run of blocks of the tree of contents; a prompt may contain only its first part."""
 
-    __slots__ = ("_idle", "contents", "end", "owners", "start", "top")
+    __slots__ = ("_idle", "copies", "end", "owners", "start", "top")
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -32,48 +33,19 @@ class Segment:
         """Blocks [start, top) are in use; [top, end) are in the free queue."""
         self.owners: dict[int, int] = {}
         """Number of block owners by the depth up to which they own the segment's blocks."""
-        self.contents: list[Content] = []
-        """Of the blocks from `start`; only `WindowKV` uses them."""
+        self.copies: list[list[Copy]] = []
+        """By group of layers; only `WindowKV` uses them."""
         self._idle: list[_Idle] = []
 
 
-class _Idle:
-    """Blocks [low, high) of a segment in the free queue; evicted from the high end."""
+class _Idle(Run):
+    """Blocks of a segment in the free queue."""
 
-    __slots__ = ("high", "low", "newer", "older", "segment")
+    __slots__ = ("segment",)
 
     def __init__(self, segment: Segment, low: int, high: int) -> None:
+        super().__init__(low, high)
         self.segment = segment
-        self.low = low
-        self.high = high
-        self.older = self.newer = self
-
-
-class _FreeQueue:
-    """Runs of idle blocks, oldest first: a linked list, as in vLLM, since most leave it from the
-    middle."""
-
-    def __init__(self) -> None:
-        self._ends = _Idle(Segment(0), 0, 0)
-        """Closes the list to a ring: it is newer than the newest and older than the oldest."""
-
-    def __iter__(self) -> Iterator[_Idle]:
-        idle = self._ends.newer
-        while idle is not self._ends:
-            yield idle
-            idle = idle.newer
-
-    def oldest(self) -> _Idle:
-        """Return the run that is evicted first; there must be one."""
-        return self._ends.newer
-
-    def append(self, idle: _Idle) -> None:
-        newest = self._ends.older
-        idle.older, idle.newer = newest, self._ends
-        newest.newer = self._ends.older = idle
-
-    def remove(self, idle: _Idle) -> None:
-        idle.older.newer, idle.newer.older = idle.newer, idle.older
 
 
 Path = tuple[tuple[Segment, int], ...]
@@ -120,7 +92,7 @@ class DeviceKV:
         self.free = blocks
         """Number of blocks that can be allocated: blank or evictable."""
         self._blank = blocks
-        self._queue = _FreeQueue()
+        self._queue = FreeQueue()
 
     @property
     def used(self) -> int:
@@ -149,7 +121,7 @@ class DeviceKV:
         segments = {segment for segment, _ in path}
         blocks = self._blank
         for idle in self._queue:
-            if blocks >= enough or idle.segment in segments:
+            if blocks >= enough or cast(_Idle, idle).segment in segments:
                 break
             blocks += idle.high - idle.low
         return blocks
@@ -175,17 +147,23 @@ class DeviceKV:
         blocks -= self._blank
         self._blank = 0
         while blocks:
-            idle = self._queue.oldest()
-            size = idle.high - idle.low
+            run = self._queue.oldest()
+            size = run.high - run.low
             if size <= blocks:
-                self._queue.remove(idle)
-                del idle.segment._idle[0]
-                idle.segment.end = idle.low
+                self._queue.remove(run)
+                run.high = run.low
                 blocks -= size
             else:
-                idle.high -= blocks
-                idle.segment.end = idle.high
+                run.high -= blocks
                 blocks = 0
+            self._evict(run)
+
+    def _evict(self, run: Run) -> None:
+        """Forget blocks that are no longer in a run of the free queue."""
+        idle = cast(_Idle, run)
+        idle.segment.end = idle.high
+        if idle.high == idle.low:
+            del idle.segment._idle[0]
 
     def commit(self, owner: BlockOwner, depth: int) -> None:
         """Hash the owner's full blocks up to `depth`, so that other turns can hit them."""

@@ -84,10 +84,12 @@ def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> 
             f"program {submission.program_id}: a turn of {prompt} prompt and {output} output "
             "tokens; both must be at least 1"
         )
-    room = min(profile.max_model_len, profile.longest_turn(step_tokens))
-    if prompt + output > room:
+    tokens = prompt + output
+    needed = profile.turn_blocks(tokens, step_tokens)
+    if tokens > profile.max_model_len or needed > profile.kv_blocks:
+        room = min(profile.max_model_len, profile.longest_turn(step_tokens))
         raise InvalidInput(
-            f"program {submission.program_id}: a turn of {prompt + output} tokens does not fit "
+            f"program {submission.program_id}: a turn of {tokens} tokens does not fit "
             f"the {room} tokens of {profile.model} on {profile.hardware}"
         )
 

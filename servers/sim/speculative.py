@@ -25,7 +25,7 @@ from servers.sim.decodes import Decodes
 from servers.sim.reloads import BlockDemand
 from servers.sim.sequence import Sequence
 from servers.sim.window_scheduler import WindowScheduler, WindowTurns, owner_of
-from servers.sim.windows import Hit, WindowKV, WindowOwner
+from servers.sim.windows import Hit, WindowKV, WindowOwner, idle_blocks
 from servers.speculation import Speculation, turn_key
 
 
@@ -96,11 +96,9 @@ class SpeculativeKV(WindowKV):
         self._drops = int(drops_block)
 
     def find(self, owner: WindowOwner, limit: int) -> Hit:
-        depth, most = 0, min(limit, len(owner.contents))
-        while depth < most and owner.contents[depth].full:
-            depth += 1
-        depth = max(0, depth - self._drops)
-        return Hit(depth, sum([not c.full[0].references for c in owner.contents[:depth]]))
+        found = self._oldest(owner.path, self._full, 0, limit)
+        depth = max(0, found[-1].high - self._drops) if found else 0
+        return Hit(depth, idle_blocks(found, depth))
 
 
 class SpeculativeTurns(WindowTurns):

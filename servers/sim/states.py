@@ -26,8 +26,7 @@ from __future__ import annotations
 from typing import cast
 
 from servers.profiles.kv_memory import Groups
-from servers.sim.kv import BlockOwner, Path
-from servers.sim.window_blocks import Content
+from servers.sim.kv import BlockOwner, Path, Segment
 from servers.sim.windows import WindowKV, WindowOwner
 
 WINDOW = 2
@@ -39,8 +38,8 @@ class StateOwner(WindowOwner):
 
     __slots__ = ("unhashed",)
 
-    def __init__(self, path: Path, contents: list[Content], groups: int) -> None:
-        super().__init__(path, contents, groups)
+    def __init__(self, path: Path, groups: int) -> None:
+        super().__init__(path, groups)
         self.unhashed: list[int] = []
         """Positions of the states without a hash."""
 
@@ -52,15 +51,19 @@ class StateKV(WindowKV):
         """`groups`: in vLLM's order; exactly one has full attention."""
         windows = tuple(None if group is None else WINDOW for group in groups)
         super().__init__(blocks, windows, block_tokens)
-        self.computing: set[Content] = set()
-        """The contents whose states the current step computes."""
+        self.computing: set[tuple[Segment, int]] = set()
+        """The blocks at whose ends the current step computes states."""
 
     def owner(self, path: Path) -> StateOwner:
-        return StateOwner(path, self._contents(path), self.groups)
+        return StateOwner(path, self.groups)
 
     def is_computing(self, owner: WindowOwner, depth: int) -> bool:
         """Return whether the current step computes the state that a hit of `depth` blocks needs."""
-        return depth > 0 and owner.contents[depth - 1] in self.computing
+        return depth > 0 and self._content(owner, depth - 1) in self.computing
+
+    def _content(self, owner: WindowOwner, position: int) -> tuple[Segment, int]:
+        parts = self._parts(owner.path, self._full, position, position + 1)
+        return parts[0][0], position
 
     def extend(self, owner: WindowOwner, tokens: int, states: int = 1) -> None:
         """Allocate blocks for a context of `tokens` tokens, and for the states in its last `states`
@@ -82,16 +85,16 @@ class StateKV(WindowKV):
         """Hash the states of `tokens` computed tokens from which a turn can resume."""
         owner = cast(StateOwner, owner)
         end, last = tokens // self._block, (prompt_tokens - 1) // self._block
-        for boundary in (last, owner.boundary):
+        for boundary in sorted((last, owner.boundary)):
             position = boundary - 1
             if owner.hashed <= position < end and position in owner.unhashed:
                 owner.unhashed.remove(position)
-                owner.windows[position] = self._hash_window(owner.contents[position])
-                owner.blank -= self.groups - 1
-                self.computing.add(owner.contents[position])
+                self._hash_local(owner, position, boundary)
+                self.computing.add(self._content(owner, position))
         # vLLM registers the state at the prompt's last boundary again in a step that begins there.
-        if end == last and last - 1 in owner.windows:
-            self.computing.add(owner.contents[last - 1])
+        held = owner.held[self._local[0]]
+        if end == last and any(part.low < last <= part.high for part in held):
+            self.computing.add(self._content(owner, last - 1))
         owner.hashed = max(owner.hashed, end)
 
     def release(self, owner: BlockOwner) -> None:

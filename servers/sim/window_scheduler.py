@@ -9,6 +9,7 @@ needs at most the blocks of a window and one step. And the first chunk must fit.
 
 from __future__ import annotations
 
+import heapq
 from typing import cast
 
 from servers.profiles import Profile
@@ -57,7 +58,9 @@ class WindowTurns(RunningTurns):
         batch.single_step = True
 
     def settle(self, sequence: Sequence, has_slot: bool) -> None:
-        self._windows.hash_full(owner_of(sequence), sequence.computed)
+        owner = owner_of(sequence)
+        owner.changes_tick = 0
+        self._windows.hash_full(owner, sequence.computed)
 
     def extend_all(self, batch: Batch) -> bool:
         """As with full attention, except that the order matters in which turns free blocks: return
@@ -69,7 +72,7 @@ class WindowTurns(RunningTurns):
         needed = self.decodes.blocks_needed(1) * self._windows.groups
         if needed + self._missing_for(chunks) > self._windows.free:
             return False
-        self._take_slots(range(1))
+        self._take_slots(self.decodes.tick, self.decodes.tick)
         for sequence, chunk in chunks:
             self.prepare_slots(sequence)
             self.compute(sequence, chunk, batch)
@@ -80,32 +83,31 @@ class WindowTurns(RunningTurns):
         return self.decodes.blocks_needed(steps - 1, after=1) * self._windows.groups
 
     def allocate_ahead(self, batch: Batch, steps: int) -> None:
-        self._take_slots(range(1, steps))
+        self._take_slots(self.decodes.tick + 1, self.decodes.tick + steps - 1)
 
-    def _take_slots(self, steps: range) -> None:
-        """Free and allocate the decodes' blocks in the given steps from now, step by step and in
-        order of admission. Blocks that are freed may be allocated again in the same stride."""
-        kv, block, tick = self._windows, self._block, self.decodes.tick
-        changes: list[tuple[int, int, int, WindowOwner]] = []
-        for order, sequence in enumerate(self.by_id.values()):
-            if sequence.joined_tick is None:
-                continue
-            computed = sequence.joined_computed + tick - sequence.joined_tick
-            owner = owner_of(sequence)
-            first = computed + steps.start
-            opens = range(first + -first % block, computed + steps.stop, block)
-            leaves = list(range(kv.next_leave(first), computed + steps.stop, kv.leave_every))
-            if not steps.start and kv.passed(computed) > owner.low:
-                leaves.append(computed)
-            changes += [(tokens - computed, order, 1, owner) for tokens in opens]
-            changes += [(tokens - computed, order, 0, owner) for tokens in leaves]
-            owner.computed = computed
-        changes.sort(key=lambda change: change[:3])
-        for step, _, is_open, owner in changes:
-            if is_open:
-                kv.extend(owner, owner.computed + step + 1)
+    def _take_slots(self, first: int, last: int) -> None:
+        """Free and allocate the decodes' blocks at the given ticks, tick by tick and in order of
+        admission. Blocks that are freed may be allocated again in the same stride."""
+        kv, block = self._windows, self._block
+        due: list[tuple[int, int, int, WindowOwner]] = []
+        for sequence in self.by_id.values():
+            joined = sequence.joined_tick
+            if joined is not None and (owner := owner_of(sequence)).changes_tick <= last:
+                tick = max(first, owner.changes_tick)
+                due.append((tick, sequence.admission, sequence.joined_computed - joined, owner))
+        heapq.heapify(due)
+        while due:
+            tick, admission, start, owner = due[0]
+            computed = start + tick
+            kv.leave_window(owner, computed)
+            kv.extend(owner, computed + 1)
+            computed += 1
+            changes = min(kv.next_leave(computed), computed + -computed % block)
+            owner.changes_tick = changes - start
+            if owner.changes_tick <= last:
+                heapq.heapreplace(due, (owner.changes_tick, admission, start, owner))
             else:
-                kv.leave_window(owner, owner.computed + step)
+                heapq.heappop(due)
 
 
 class WindowScheduler(Scheduler):

@@ -17,6 +17,7 @@ from servers.policies.base import Costs
 from servers.profiles import WindowTimes
 from servers.profiles.kv_memory import EVEN, Groups, KvMemory, Lengths, is_chunk
 from servers.sim import Engine, Limits, Segment, Sequence, Submission
+from servers.sim.copies import Piece
 from servers.sim.sequence import Phase
 from servers.sim.window_scheduler import WindowScheduler
 from servers.sim.windows import WindowKV, WindowOwner
@@ -163,7 +164,7 @@ def test_a_pin_takes_the_windows_that_its_turn_has_left() -> None:
     kv = WindowKV(100, (32, None), BLOCK)
     path = chain(40)
     owner = turn(kv, path, prompt=160, output=200)
-    assert not owner.windows
+    assert not owner.held[0]
     kv.take_left(owner, prompt_tokens=160)
     kv.release_blank(owner)
     assert owner.blocks == 22 + 2
@@ -180,6 +181,20 @@ def test_vllm_keeps_a_copy_of_blocks_that_are_computed_again() -> None:
     # and so are the two windows before the ends of the longest hit and of the prompt.
     kv.release(turn(kv, path, prompt=209))
     assert kv.blocks - kv._blank == cached + 4 + 3
+
+
+def test_a_hit_takes_the_oldest_copy_of_each_block() -> None:
+    kv = WindowKV(100, (32, None), BLOCK)
+    path = chain(20)
+    first = turn(kv, path, prompt=160, output=40)
+    second = turn(kv, path, prompt=209)
+    kv.release(second)
+    # Blocks 9 to 11 of the full-attention group have two copies, and the first turn holds the older
+    # ones. So of a hit of 12 blocks, only two of the window group are free.
+    assert kv.find(kv.owner(path), 12) == (12, 2)
+    kv.release(first)
+    # Once that turn has ended, they are free too.
+    assert kv.find(kv.owner(path), 12) == (12, 12 + 2)
 
 
 @given(st.sampled_from(GROUPS), st.integers(1, 2000), st.integers(1, 300))
@@ -234,6 +249,7 @@ def play(world: World, profile: Any, policy: str, strides: bool) -> Any:
     scheduler = engines[0].scheduler
     assert isinstance(scheduler, WindowScheduler)
     kv = scheduler.kv
-    assert kv.free == kv._blank + len(kv._lru) == kv.blocks
-    assert not any(block.references for block in kv._lru)
+    idle = list(kv._queue)
+    assert kv.free == kv._blank + sum(run.high - run.low for run in idle) == kv.blocks
+    assert not any(run.references for run in idle if isinstance(run, Piece))
     return turns, sorted(map(repr, events)), done.steps, done.virtual_s
