@@ -1,6 +1,6 @@
 """Draws the capacity of each variant with its interval.
 
-In: capacities over seeds. Out: a figure with a row per variant, the highest on top.
+In: capacities over seeds. Out: a figure with a row per variant and its value, the highest on top.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def capacity(
         },
         "alt": _alt(order),
         "value": "x",
-        "rows": [[each.variant, _label(each, winners)] for each, _ in order],
+        "rows": [[each.variant, _label(each, value, winners)] for each, value in order],
         "complete": True,
     }
     seeds = max((len(each.loads) for each, value in order if value.has_interval), default=0)
@@ -61,11 +61,11 @@ def capacity(
     )
 
 
-def _label(each: VariantCapacity, winners: Collection[str]) -> str:
+def _label(each: VariantCapacity, value: Estimate, winners: Collection[str]) -> str:
     name = plain(short(each.variant))
     if each.variant in winners:
         name = f"<b>{name}</b>"
-    return f"{name} (reference)" if each.reference else name
+    return f"{name}{' (reference)' if each.reference else ''}  {value.value:.3g}"
 
 
 def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:

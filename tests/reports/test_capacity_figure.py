@@ -55,13 +55,13 @@ def test_a_capacity_that_is_no_number_is_named_below_the_figure() -> None:
     assert capacity([of("none", math.nan)], STYLE, []) is None
 
 
-def test_the_names_of_variants_that_tie_are_bold_and_the_figure_says_so() -> None:
+def test_names_have_values_and_those_that_tie_are_bold_and_the_figure_says_so() -> None:
     found = [of("fcfs", 0.2, 0.2), of("a", 0.3, 0.3)]
     figure = capacity(found, STYLE, ["a"], winners=["a", "fcfs"])
     assert figure is not None
-    assert [label for _, label in figure.spec["rows"]] == ["<b>a</b>", "<b>fcfs</b>"]
+    assert [label for _, label in figure.spec["rows"]] == ["<b>a</b>  0.3", "<b>fcfs</b>  0.2"]
     assert figure.spec["note"].startswith("Bold: not distinguished from the highest")
     alone = capacity(found, STYLE, ["a"], winners=["a"])
     assert alone is not None
-    assert [label for _, label in alone.spec["rows"]] == ["<b>a</b>", "fcfs"]
+    assert [label for _, label in alone.spec["rows"]] == ["<b>a</b>  0.3", "fcfs  0.2"]
     assert "Bold" not in alone.spec["note"]
