@@ -129,9 +129,10 @@ def _dots(
             for p in own
         ],
         text=[plain(f"{p.machines} × {p.machine}") if p in best else "" for p in own],
-        # Labels of close plans would overlap on one side.
+        # Labels of close plans would overlap on one side. A front of speeds rises, others fall.
         textposition=[
-            "bottom center" if p in best and best.index(p) % 2 else "top center" for p in own
+            "bottom center" if p in best and best.index(p) % 2 != limit.is_speed else "top center"
+            for p in own
         ],
         cliponaxis=False,
         marker={"symbol": look.marker, "size": 10, "line": {"width": 1.5}},
