@@ -16,7 +16,6 @@ from harness.cli.options import refuse_given, takes_settings
 from harness.cli.print_report import TableDetail, TableOption, print_report
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.cli.tuned import with_tuned
-from harness.cli.until import with_default
 from harness.console import print_message
 from harness.load.settings import RUN, Execution, Keep, SweepSettings
 
@@ -126,6 +125,8 @@ def sweep(
     ] = None,
     table: TableOption = TableDetail.BRIEF,
 ) -> None:
+    from harness.cli.until import with_default
+
     if one:
         with one_line_errors():
             refuse_given(context, OF_SEVERAL_CELLS, "not supported with --one")
