@@ -134,6 +134,10 @@ def test_our_format_is_recognised_if_another_field_comes_first(tmp_path: Path) -
          "looks like rollouts of reinforcement learning (has group, stream, prompt_len, out_lens, "
          "obs_lens), which have lengths, but neither the times nor the tools of the calls between "
          "them"),
+        ({"metadata": {"session_num": 0, "request_start_ns": 5}, "metrics": {}, "error": None},
+         "looks like an export of AIPerf's results (has metadata.session_num, "
+         "metadata.request_start_ns), which has what was measured, not the trace; give the trace "
+         "that AIPerf replayed"),
         ({"event": "action", "run_id": "r", "session_id": "s", "step": 1, "agent_cost": 0.1},
          "looks like a recording of Exgentic (has event, run_id, session_id, step), which has "
          "neither token counts nor times, only the steps; give the OpenTelemetry traces of the "

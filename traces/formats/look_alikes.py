@@ -47,6 +47,11 @@ UNREADABLE = tuple(
             "which have neither token counts nor times",
         ),
         (
+            "an export of AIPerf's results",
+            "metadata.session_num metadata.request_start_ns",
+            "which has what was measured, not the trace; give the trace that AIPerf replayed",
+        ),
+        (
             "rollouts of reinforcement learning",
             "group stream prompt_len out_lens obs_lens",
             "which have lengths, but neither the times nor the tools of the calls between them",
