@@ -8,13 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import to_builtins
+
 from reports.loads import AGENTS, ladder_of
 from reports.run_folder.members import has_members
 from reports.run_folder.read import planned_amounts, read_sweep
+from servers.admission import Limits
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.phrasing import counted, gpus_in_words, listed
 from servers.records.sweep import SweepRecord
 
+DEFAULT_LIMITS = Limits()
 RUNS = Path("runs")
 """Where runs are written, in the working directory, unless the user names another folder."""
 
@@ -103,14 +107,9 @@ def _settings(sweep: SweepRecord) -> Iterator[str]:
         yield f"{kind} profile"
     if blocks := profile.kv_blocks:
         yield counted(blocks, "KV block")
-    if (admission := limits.admission) not in (None, "whole-prompt"):
-        yield f"{admission} admission"
-    if most := limits.long_prefill:
-        yield f"long prefill {most}{' or an equal share' if limits.long_prefill_adaptive else ''}"
-    if watermark := limits.watermark:
-        yield f"watermark {watermark:g}"
-    if speculate := limits.speculate:
-        yield f"speculating {speculate}"
+    for name, value in to_builtins(limits).items():
+        if value != getattr(DEFAULT_LIMITS, name):
+            yield name.replace("_", " ") + ("" if value is True else f" {value}")
     if layout := sweep.layout:
         yield f"layout {layout}"
     if dtype := sweep.kv_cache_dtype:

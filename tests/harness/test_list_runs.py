@@ -11,6 +11,7 @@ from in_process import bench
 from small import run_sweep, small_plan
 
 from reports.run_folder.find import find_runs, newest_report
+from tests.reports.make_run import write_sweep
 
 HOUR_S = 3600.0
 NOON_S = 1_750_000_000.0
@@ -48,6 +49,17 @@ def test_a_run_is_shown_by_date_cells_folder_load_and_plan(runs: Path) -> None:
     assert "runs/old" in shown
     assert "swe-bench, llama-3.1-8b on a100-80g, sim" in shown
     assert "fcfs; 0.5 jobs/s; seed 1" in shown
+
+
+def test_limits_of_the_engine_are_shown_unless_they_have_their_defaults(runs: Path) -> None:
+    limits = {"max_num_seqs": 64, "step_tokens": 2048, "admission": "first-chunk"}
+    limits |= {"long_prefill": 512, "long_prefill_adaptive": True, "watermark": 0.1}
+    write_sweep(runs / "tuned", ["fcfs"], limits=limits)
+    (run,) = find_runs(runs)
+    assert run.load.endswith(
+        ", max num seqs 64, admission first-chunk, long prefill 512, long prefill adaptive, "
+        "watermark 0.1"
+    )
 
 
 def test_a_damaged_run_does_not_hide_the_others(runs: Path) -> None:
