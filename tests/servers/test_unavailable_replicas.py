@@ -9,21 +9,17 @@ import pytest
 
 from servers.routers.base import Replica, RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
-from servers.routers.power_of_two import PowerOfTwo
-from servers.routers.prefix_aware import PrefixAware
 from servers.routers.round_robin import RoundRobin
 from servers.routers.sticky import Sticky
 from servers.routers.thunderagent import ThunderAgent
+from servers.routing import ROUTERS as REGISTERED
+from servers.routing import named_router
 
 Build = Callable[[Sequence[Replica]], Router]
 ROUTERS: dict[str, Build] = {
-    "round-robin": RoundRobin,
-    "least-loaded": LeastLoaded,
+    # program-scheduling admits one program at a time until a load report says that none waits.
+    **{name: named_router(name) for name in REGISTERED.built_in if name != "program-scheduling"},
     "least-loaded(load=kv)": partial(LeastLoaded, load="kv"),
-    "power-of-two": PowerOfTwo,
-    "sticky": Sticky,
-    "prefix-aware": PrefixAware,
-    "thunderagent": ThunderAgent,
 }
 every_router = pytest.mark.parametrize("build", ROUTERS.values(), ids=ROUTERS)
 

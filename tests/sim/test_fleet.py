@@ -16,13 +16,14 @@ from servers.basics.errors import InvalidRouter
 from servers.records.done import DoneRecord
 from servers.routers.base import Replica, RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
-from servers.routers.power_of_two import PowerOfTwo
 from servers.routers.prefix_aware import PrefixAware
 from servers.routers.program_scheduling import ProgramScheduling
 from servers.routers.round_robin import RoundRobin
 from servers.routers.runner import MOST_HELD_S
 from servers.routers.sticky import Sticky
 from servers.routers.thunderagent import ThunderAgent
+from servers.routing import ROUTERS as REGISTERED
+from servers.routing import named_router
 from servers.sim import Engine, Limits
 from servers.sim.fleet import Fleet
 from servers.sim.sequence import Sequence as Served
@@ -34,12 +35,9 @@ from traces import Program, Provenance, Turn
 
 Build = Callable[[Sequence[Replica]], Router]
 ROUTERS: dict[str, Build] = {
-    "round-robin": RoundRobin,
-    "least-loaded": LeastLoaded,
+    **{name: named_router(name) for name in REGISTERED.built_in},
     "least-loaded(load=kv)": partial(LeastLoaded, load="kv", report_s=0.3),
     "least-loaded(load=kv,report_s=0)": partial(LeastLoaded, load="kv", report_s=0.0),
-    "power-of-two": PowerOfTwo,
-    "sticky": Sticky,
     "prefix-aware": partial(PrefixAware, balance_turns=1),
     "thunderagent": partial(ThunderAgent, interval_s=0.25),
     "thunderagent(order=arrival)": partial(ThunderAgent, interval_s=0.25, order="arrival"),
