@@ -41,7 +41,7 @@ RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
 LOADS = {DAY: "jobs/s", AGENTS: "agents"}
-SLOS = (DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS)
+SLOS = ("", DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS)
 """The table of loads names others."""
 DASH = "–"
 BASELINE = "fcfs"
