@@ -20,9 +20,10 @@ from reports.run_folder.read import Run
 from reports.statistics.capacities import VariantCapacity, capacities
 from servers.records.done import Times
 
-STRIDES_PER_MINUTE = 8_000_000
-"""What two workers with the compiled core take in a minute: the day's cells of fcfs, continuum and
-lmcache with three seeds have 3.2 million, and take 24 s (2026-11-29)."""
+STRIDES_PER_MINUTE = 16_000_000
+"""What two fast cores take about a minute for with the compiled core. Two slow ones took 24 s for
+the 3.2 million of a day of fcfs, continuum and lmcache with three seeds (2026-11-29); fast ones are
+2.2 to 2.6 times as fast."""
 Known = Mapping[Chain, Mapping[float, Outcome]]
 
 
