@@ -21,7 +21,7 @@ KEYS = [*settings_of(SweepSettings), *settings_of(Execution)]
         ("rtx4090", HARDWARE, "rtx-4090"),
         ("mi300", HARDWARE, "mi300x"),
         ("llama-3-8b", MODELS, "llama-3.1-8b"),
-        ("glm-4.6", MODELS, "glm-4.5"),
+        ("glm-4.6", MODELS, "glm-4.7"),
         ("contineum", ALL, "continuum"),
         ("fcsf", ALL, "fcfs"),
         ("static", ALL, "static-ttl"),

@@ -195,8 +195,8 @@ def test_gpus_that_cannot_share_states_are_refused_with_their_heads(
         analytic_profile("h200", folder(tmp_path, config), gpus=gpus)
 
 
-@pytest.mark.parametrize("name", [each for each in MODELS if each.startswith("nemotron")])
-def test_two_gpus_have_room_for_more_states_than_one(name: str) -> None:
+def test_two_gpus_have_room_for_more_states_than_one() -> None:
+    name = "nemotron-3-nano-30b-a3b"
     llm, profile = MODELS[name], analytic_profile("b200", name, gpus=2)
     assert llm.state_bytes_on(2) == llm.state_bytes_on(1)  # 8 groups
     assert profile.block_tokens == block_tokens_of(llm, 2, 16)

@@ -34,8 +34,11 @@ from servers.vllm.models import tiny_model
 from servers.vllm.models.tiny_model import TINY_CONFIG, stated_context
 
 TEXT_MODELS = {
+    "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
+    "kimi_k2": "DeepseekV3ForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen3_5_text": "Qwen3_5ForCausalLM",
     "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",

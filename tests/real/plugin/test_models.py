@@ -416,8 +416,11 @@ def small(config: Mapping[str, Any]) -> dict[str, Any]:
     return shrunken
 
 
+IN_16_BITS = ("kimi-k2.5", "kimi-k2.7-code-nvfp4")
+"""Models whose experts have 4 bits, for which vLLM has no kernels without a GPU."""
 SHRUNKEN = {
     **{name: small(llm.config) for name, llm in MODELS.items() if llm.states is None},
+    **{name: {**small(MODELS[name].config), "quantization_config": None} for name in IN_16_BITS},
     **{name: dict(config) for name, config in UNLISTED.items()},
 }
 
