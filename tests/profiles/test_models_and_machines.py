@@ -2,7 +2,7 @@
 
 import pytest
 
-from servers.basics.errors import UnknownProfile
+from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Hardware, Model, analytic_profile, hardware, model
 from servers.profiles.kv_groups import groups_of, pool
 from servers.profiles.kv_memory import Groups
@@ -248,6 +248,28 @@ def test_an_unknown_machine_lists_the_known_ones_and_suggests_the_closest() -> N
 def test_an_unknown_model_without_a_similar_name_lists_the_known_ones() -> None:
     with pytest.raises(UnknownProfile, match=r"^--model xyz: unknown \(known: llama-3.1-8b, "):
         model("xyz")
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("Kimi-K3", "states of Kimi delta attention"),
+        ("deepseek-v4-flash", "latent vectors of 4 or 128 tokens"),
+        ("gemma-3n-e4b", "KV that they share"),
+        ("Gemma-4-E4B", "KV that they share, and embeddings"),
+    ],
+)
+def test_a_model_that_keeps_other_memory_is_refused_by_name(name: str, kept: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=f"--model {name}: not supported: its layers have {kept}"
+    ):
+        model(name)
+
+
+@pytest.mark.parametrize("name", ["minimax-m3", "glm-6", "deepseek-v5"])
+def test_no_model_of_another_version_is_suggested(name: str) -> None:
+    with pytest.raises(UnknownProfile, match=rf"--model {name}: unknown \(known"):
+        model(name)
 
 
 def test_parameters_of_glm_air_add_up_to_its_published_106_and_12_billion() -> None:

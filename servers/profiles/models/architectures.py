@@ -212,11 +212,12 @@ OTHER_MEMORY = {
     "deepseek_ref": _COMPRESSED,
     "gemma3n": "KV that they share",
     "gemma3n_text": "KV that they share",
+    "gemma4_e": "KV that they share, and embeddings of their own",
     "step3p5": _HEADS,
     "step3p7": _HEADS,
     "nemotron-nas": "MLPs of several sizes, and some of them no attention",
 }
-"""What known architectures keep that is not supported."""
+"""What known architectures keep that is not supported, by `model_type` or the start of a name."""
 
 
 def keeps_states(config: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 
 from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.basics.nearest import nearest
+from servers.profiles.models.architectures import OTHER_MEMORY
 from servers.profiles.models.config import model_of
 from servers.profiles.models.files import names_config, read_config
 from servers.profiles.models.shape import Model
@@ -52,10 +54,13 @@ def model(name: str) -> Model:
     if name in MODELS:
         return MODELS[name]
     if not names_config(name):
+        if kept := _kept_by(name):
+            raise InvalidInput(f"--model {name}: not supported: its layers have {kept}")
         known = (
             f"{', '.join(MODELS)}; or the path of a config.json or of its folder, or a cached id"
         )
-        close = " or ".join(map(_described, filter(None, nearest(name, MODELS).split(" or "))))
+        alike = [each for each in MODELS if _version(each) == _version(name)]
+        close = " or ".join(map(_described, filter(None, nearest(name, alike).split(" or "))))
         hint = f"; did you mean {close}?" if close else ""
         raise UnknownProfile(f"--model {name}: unknown{hint} (known: {known})")
     try:
@@ -73,6 +78,26 @@ def model(name: str) -> Model:
             "rename its folder"
         )
     return found
+
+
+def _kept_by(name: str) -> str | None:
+    """Return what the layers of a family of models keep that is not supported, if it is known."""
+    written = _letters(name)
+    return next(
+        (kept for family, kept in OTHER_MEMORY.items() if written.startswith(_letters(family))),
+        None,
+    )
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _version(name: str) -> str | None:
+    """Return a name up to its first number, such as `kimi-k2`. Models with another one may have
+    other memory."""
+    found = re.match(r"\D*\d+", name.lower())
+    return found and found[0]
 
 
 def _described(name: str) -> str:
