@@ -397,6 +397,8 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
             "too complex",
         ),
         ({"sliding_window": 4, "layer_types": ["full_attention"]}, "must be a list of 2"),
+        ({"layer_types": ["full_attention", "chunked_attention"]},
+         "layer_types is 'chunked_attention': must be full_attention or sliding_attention"),
         (
             {"rope_scaling": {"rope_type": "yarn", "factor": float("inf"),
                               "original_max_position_embeddings": 4}},

@@ -264,6 +264,11 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> list[int | No
             raise fields.problem(name, count, f"{what} are not supported; it must be 0")
     if traits.latent or traits.states:
         return [None] * layers
+    kinds = fields.get("layer_types")
+    known = ("full_attention", "chunked_attention" if traits.chunks else "sliding_attention")
+    for kind in kinds if isinstance(kinds, list) else ():
+        if kind not in known:
+            raise fields.problem("layer_types", kind, f"must be {' or '.join(known)}")
     if traits.window_switch and not fields.flag("use_sliding_window"):
         return [None] * layers
     size, pattern = "sliding_window", "sliding_window_pattern"
@@ -273,7 +278,6 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> list[int | No
     if unset or fields.get(size) is None:
         return [None] * layers
     window = fields.count(size, least=2 if traits.chunks else 1)
-    kinds = fields.get("layer_types")
     if traits.window_flags and (not traits.chunks or fields.get(traits.window_flags)):
         local = flags(fields, traits.window_flags, layers)
     elif kinds is not None and not traits.chunks:
