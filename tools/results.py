@@ -165,7 +165,9 @@ def _capacity(found: Mapping[str, Any]) -> float | Kind:
 def _options(argv: Sequence[str]) -> str:
     words = iter(argv[2:])
     return " ".join(
-        f"{word} {next(words)}" for word in words if word not in NOT_LISTED or not next(words)
+        f"{word} {next(words)}"
+        for word in words
+        if word.startswith("--") and (word not in NOT_LISTED or not next(words))
     )
 
 

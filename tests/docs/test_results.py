@@ -22,7 +22,7 @@ from tools.results import (
 )
 from tools.results_tables import tables
 
-WORDS = ("--traces", "/home/me/weka", "--jps", "0.1", "--out", "/home/me/run")
+WORDS = ("swe-bench", "--traces", "/home/me/weka", "--jps", "0.1", "--out", "/home/me/run")
 CELLS = """\
 variant,jps,seed,jct_mean_s,jct_p95_s,jct_p99_s,slowdown_max,steady
 fcfs,0.01,1,80,160,200,1.5,True
