@@ -54,7 +54,7 @@ def check(settings: SweepSettings) -> None:
 
 
 def default_folder(settings: SweepSettings) -> Path:
-    """Return a readable name that identifies the settings, except for `vllm_python`."""
+    """Return a folder with a readable name that identifies the settings but `vllm_python`."""
     values = asdict(replace(settings, server=replace(settings.server, vllm_python=None)))
     digest = hashlib.sha256(orjson.dumps(values, default=str)).hexdigest()[:8]
     load = "+".join(Path(source).name for source in settings.load.traces)

@@ -55,7 +55,7 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
 
 
 def is_stdout_full(error: BaseException) -> bool:
-    """Return whether stdout is full. ENOSPC of any other file has a filename."""
+    """Return whether stdout is full. An ENOSPC error of any other file names the file."""
     return isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
 
 

@@ -99,7 +99,7 @@ def run_from_settings(
     if outcome.failed:
         first = folder / next(iter(outcome.failed)) / "failed.json"
         print_message(
-            f"{len(outcome.failed)} of {outcome.cells} cells failed, see {first}; "
+            f"{len(outcome.failed)} of {outcome.cells} cells failed; see {first}; "
             f"run them again with: {same_command(arguments)}"
         )
     if shard is not None:

@@ -147,7 +147,7 @@ def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
         tried = list(dict.fromkeys([*tried, *map(_name, options)]))
         _, failed = run(replace(search, policies=",".join(tried)), execution)
         if failed:
-            raise CellFailed(f"fcfs-tuned: cells of its search failed, see {folder}")
+            raise CellFailed(f"--policies fcfs-tuned: cells of its search failed; see {folder}")
         scores = scores_of(folder)
         if not any(scores.values()):
             raise InvalidInput(

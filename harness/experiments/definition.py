@@ -203,8 +203,9 @@ def load(name: str) -> Experiment:
                 raise InvalidInput(f"{file}: workload: give either a recipe or a conversation")
             if workload.shared_prefixes > 1 and not workload.shared_tokens:
                 raise InvalidInput(
-                    f"{file}: workload.shared_prefixes is {workload.shared_prefixes}: the jobs of "
-                    f"arm {brief(arm.name)} share no tokens; give shared_tokens, or remove it"
+                    f"{file}: workload.shared_prefixes is {workload.shared_prefixes}, but the jobs "
+                    f"of arm {brief(arm.name)} share no tokens; give shared_tokens, or remove "
+                    "shared_prefixes"
                 )
             if workload.recipe:
                 _refuse_unknown(f"{file}: workload.recipe", [workload.recipe], RECIPES)

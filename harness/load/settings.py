@@ -292,7 +292,7 @@ class Machine:
             min=0,
         ),
     ] = None
-    ssd_gb: Annotated[float, Option("SSD tier behind the DRAM.", "GB", min=0)] = 0.0
+    ssd_gb: Annotated[float, Option("Size of an SSD tier behind the DRAM.", "GB", min=0)] = 0.0
     max_num_seqs: Annotated[int, Option("Limit of concurrently running turns.", "N")] = MAX_NUM_SEQS
     step_tokens: Annotated[
         int,
@@ -429,8 +429,8 @@ class Server:
         str | None,
         Option(
             "Prefill and decode engines, such as 1P1D or 2P6D, instead of --replicas that do both. "
-            "A list compares splits with the same number of engines; none means as many"
-            " replicas. In virtual time; one split also with --engine dynamo-mocker.",
+            "A list compares splits with the same number of engines; none stands for "
+            "as many replicas. In virtual time; one split also with --engine dynamo-mocker.",
             "SPLITS",
         ),
     ] = None

@@ -36,9 +36,9 @@ from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
 
 MOST_SPREAD = 1.5
-"""Ratios of seeds that differ by a larger factor are named beside their mean. They often have two
-modes: seeds that a policy recovers with, and others. Normal ones that deviate by 0.1 reach it with
-24 seeds only."""
+"""If the ratios of the seeds differ by a larger factor, they are listed beside their mean. They
+often form two groups: seeds with which a policy recovers, and the others. Normally distributed
+ratios with a standard deviation of 0.1 differ as much only with 24 seeds or more."""
 NOTHING_FAILS: Mapping[str, FailsFirst] = {}
 
 

@@ -1,5 +1,5 @@
 """Compares runs that differ in the machine, the model or the burst: which scheduler is best where,
-and which machine sustains most per GPU and per dollar.
+and which machine sustains the most per GPU and per dollar.
 
 In: the answer of each run. Out: sentences, and the rows of a table.
 """
@@ -277,7 +277,7 @@ def by_burst(runs: Sequence[MemberRun]) -> dict[str, Capacities]:
 
 
 def recoveries(capacities: Mapping[str, Capacities], rate: float) -> str:
-    """State from how large a burst each scheduler recovers at a rate."""
+    """Say how large a burst each scheduler recovers from at a rate."""
     kinds: dict[int, list[str]] = {}
     for name, own in capacities.items():
         most = recovered(own, rate)

@@ -1,4 +1,4 @@
-"""Answers which of several machines sustains most per GPU, and which most per dollar.
+"""Answers which of several machines sustains the most per GPU, and which per dollar.
 
 In: runs with capacities for the same workload and SLO. Out: sentences, and the rows of the table. A
 machine is represented by its best policy, references excluded.
@@ -44,8 +44,8 @@ class Best(NamedTuple):
 
 
 def most_per_gpu(runs: Sequence[MemberRun]) -> list[str]:
-    """Return sentences on the machines with most jobs per GPU and per dollar; none if fewer than
-    two machines are comparable, as after several bursts on one."""
+    """Return sentences on the machines with the most jobs per GPU and per dollar; none if fewer
+    than two machines are comparable, as after several bursts on one."""
     best = []
     for run in runs:
         top = [each for each in winners(run.capacities) if each.load is not None]
@@ -132,8 +132,8 @@ def _relative_slo(runs: Sequence[MemberRun]) -> Iterable[str]:
     if any(limit.unit == "x" for limit in slo.limits):
         idle = [f"{seconds(run.idle_mean_s)} on {run.label}" for run in runs]
         yield (
-            f"The SLO {slo} is relative to each idle machine, so a faster machine must be faster: "
-            f"its mean JCT is {listed(idle)}. An SLO in seconds asks the same of all."
+            f"The SLO {slo} is relative to each idle machine, so a faster one has a stricter "
+            f"limit: idle, its mean JCT is {listed(idle)}. An SLO in seconds is the same for all."
         )
 
 

@@ -46,7 +46,7 @@ def next_load(
     ends: Ends,
     idle: float,
 ) -> float | Capacity:
-    """Return the next load to run, or the capacity.
+    """Return the next load to run, or the capacity once it is known.
 
     `known` has the outcomes of all finished cells by load. `given` are finished loads that run in
     any case. `start` is where the search starts without any. `idle` is the tightest ratio of

@@ -38,8 +38,8 @@ class Knees:
     ladder: Ladder
 
     def draw(self, column: str, statistic: str, style: Mapping[str, Style]) -> list[Trace]:
-        """Return the cells, the line and the capacity of each variant, and the SLO's limit if the
-        column is the statistic that it limits."""
+        """Return the cells, the line and the capacity of each variant, and the limit of
+        the SLO if it limits this statistic."""
         traces: list[Trace] = []
         limit_s = self.limits_s.get(statistic)
         for variant, capacity in self.capacities.items():

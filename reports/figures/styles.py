@@ -5,11 +5,11 @@ of the run, with one exception: policies that are not part of Turnstile, and var
 arguments, take the style that a digest of their name selects, or the next one if another variant of
 the page has it.
 
-- The policy decides the colour. `fcfs` is s0 (ink), references are s1 (grey),
-  and the others follow in the order of the registry, starting over after the last colour. The
-  colours are in `reports/templates/report.css`. They can be distinguished with any kind of colour
-  blindness. - The policy also decides the marker, so that colour is never the only difference.
-  Policies that share a colour have different markers.
+- The policy decides the colour. `fcfs` is s0 (ink), references are s1 (grey), and the others follow
+  in the order of the registry, starting over after the last colour. The colours are in
+  `reports/templates/report.css`. They can be distinguished with any kind of colour blindness.
+- The policy also decides the marker, so that colour is never the only difference. Policies that
+  share a colour have different markers.
 - A line is dashed with an offload tier, and dotted for a reference.
 """
 

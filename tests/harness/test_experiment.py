@@ -338,7 +338,7 @@ def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_with_the_name_of_t
         ),
         (
             ("programs = 6", "shared_prefixes = 4"),
-            "workload.shared_prefixes is 4: the jobs of arm 'as it is' share no tokens; give ",
+            "workload.shared_prefixes is 4, but the jobs of arm 'as it is' share no tokens; give ",
         ),
         (
             ('recipe = "execution-note"', CONVERSATION_WITH_A_NEGATIVE_GAP),

@@ -89,7 +89,7 @@ class _Items:
         self._doubtful.clear()
 
     def count_again(self) -> int:
-        """Add counts that were read before. Return the number of calls that were too."""
+        """Count the doubtful calls as repeats of earlier ones, and return their number."""
         self.again.update(map(id, self._doubtful))
         number = len(self._doubtful)
         self._doubtful.clear()

@@ -165,7 +165,7 @@ def _fixed(
     low, high = outputs
     max_output = int(np.diff(prompts).min()) - 1
     if not 1 <= low <= high <= max_output:
-        raise InvalidTrace(f"output_tokens is {outputs}; must be 1 to {max_output}, ascending")
+        raise InvalidTrace(f"output_tokens is {low} to {high}; must be within 1 to {max_output}")
     output = low + np.floor(stratified(programs * prompts.size, rng) * (high - low + 1))
     output = output.astype(np.int64).reshape(programs, -1)
     new = np.tile(prompts, (programs, 1))

@@ -352,7 +352,7 @@ def dram_gb(given: float | None, vllm: VllmInstallation, gpus: int | None) -> fl
 
 
 def hardware_here(vllm: VllmInstallation) -> str | None:
-    """Return the name in `HARDWARE` of this machine's GPU; None if it is not there."""
+    """Return the name in `HARDWARE` of this machine's GPU; None if it is not listed."""
     return None if vllm.cpu else listed_gpu(next(iter(gpu_names()), ""))
 
 
