@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from servers.processes.parallel_start import Progress, start_parallel
-from servers.processes.server import UNUSABLE, ServerProcess, launch, read_end
+from servers.processes.server import UNUSABLE, ServerProcess, last_error, launch, read_end
 from servers.sglang import command_line
 from servers.sglang.find_sglang import SglangInstallation
 from servers.sglang.schedulers import SglangScheduler
@@ -27,14 +27,6 @@ ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|error)\b: ")
 
 def log_lines(log: Path) -> list[str]:
     return [PREFIX.sub("", line) for line in read_end(log)]
-
-
-def failure_cause(log: Path) -> str:
-    """Return the last line that begins with the name of an error, or else the last line. The main
-    process prints others after it, when it ends with a failed scheduler."""
-    lines = log_lines(log)
-    errors = [line for line in lines if ERROR.match(line)]
-    return (errors or lines or ["the log is empty"])[-1].strip()
 
 
 MODULE = "sglang.launch_server"
@@ -84,7 +76,8 @@ class SglangServer(ServerProcess):
         return self.request("/health", timeout_s=HEALTH_TIMEOUT_S)[0] == 200
 
     def cause(self, log: Path) -> str:
-        return failure_cause(log)
+        """Return the last error. The main process prints more when a failed scheduler ends it."""
+        return last_error(log_lines(log), ERROR, PREFIX)
 
     def lines(self, log: Path) -> list[str]:
         return log_lines(log)
