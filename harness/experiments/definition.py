@@ -34,7 +34,7 @@ from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
 from traces import RECIPES, Program, SharedPrefix, synthesize
 from traces.formats.native import write_programs
-from traces.synthesis.conversation import Conversation
+from traces.synthesis.conversation import ConversationShape
 
 FOLDER = Path(__file__).parent / "files"
 SEVERAL_ENGINES = ("replicas", "router", *DISAGGREGATION)
@@ -70,7 +70,7 @@ class Synthesis(Strict):
     """The options of `bench traces synthesize`, or lengths that the source states."""
 
     recipe: str = ""
-    conversation: Conversation | None = None
+    conversation: ConversationShape | None = None
     """Instead of a recipe."""
     shared_tokens: int = Field(default=0, ge=0)
     """Leading tokens that are the same in the prompts of all jobs."""

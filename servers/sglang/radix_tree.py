@@ -13,7 +13,7 @@ import heapq
 from servers.sim import Path
 
 
-class Contents:
+class TurnTokens:
     """The tokens of a turn's prompt and answer, known by their blocks in the tree of contents.
     Those of a partly filled last block are equal to no others."""
 
@@ -30,7 +30,7 @@ class Contents:
                 return segment, depth
         return self
 
-    def common(self, other: Contents, most: int) -> int:
+    def common(self, other: TurnTokens, most: int) -> int:
         """Return how many tokens two contexts begin with in common, at most `most`."""
         if other is self:
             return most
@@ -54,7 +54,7 @@ class Node:
 
     __slots__ = ("children", "contents", "end", "locks", "parent", "used")
 
-    def __init__(self, parent: Node | None, contents: Contents, end: int) -> None:
+    def __init__(self, parent: Node | None, contents: TurnTokens, end: int) -> None:
         self.parent = parent
         self.contents = contents
         """A context that has these tokens."""
@@ -76,14 +76,14 @@ class Node:
 
 class RadixTree:
     def __init__(self) -> None:
-        self.root = Node(None, Contents((), 1), 0)
+        self.root = Node(None, TurnTokens((), 1), 0)
         self.evictable = 0
         """Tokens of the nodes that no turn locks."""
         self._leaves: set[Node] = set()
         """The nodes that are evictable."""
         self._uses = 0
 
-    def match(self, contents: Contents, tokens: int) -> Node:
+    def match(self, contents: TurnTokens, tokens: int) -> Node:
         """Return the node in which the longest cached prefix within the first `tokens` tokens
         ends."""
         node, passed = self.root, []
@@ -94,7 +94,7 @@ class RadixTree:
             self._use(each)
         return node
 
-    def insert(self, contents: Contents, tokens: int) -> tuple[Node, int]:
+    def insert(self, contents: TurnTokens, tokens: int) -> tuple[Node, int]:
         """Add the first `tokens` tokens; return their last node, and how many were cached."""
         node = self.root
         while (child := self._child(node, contents, tokens)) is not None:
@@ -147,10 +147,10 @@ class RadixTree:
         self.evictable -= evicted
         return evicted
 
-    def _child(self, node: Node, contents: Contents, tokens: int) -> Node | None:
+    def _child(self, node: Node, contents: TurnTokens, tokens: int) -> Node | None:
         return node.children.get(contents.at(node.end)) if node.end < tokens else None
 
-    def _part(self, node: Node, contents: Contents, tokens: int) -> Node:
+    def _part(self, node: Node, contents: TurnTokens, tokens: int) -> Node:
         """Return the node with the tokens of `node` that the context has, split off if it lacks
         some."""
         end = min(node.end, contents.common(node.contents, tokens))

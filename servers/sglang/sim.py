@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterable
 
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
-from servers.sglang.radix_tree import Contents, Node, RadixTree
+from servers.sglang.radix_tree import Node, RadixTree, TurnTokens
 from servers.sglang.schedulers import LongestPrefixMatch, SglangScheduler
-from servers.sglang.turns import SglangEngine
+from servers.sglang.turns import SteppedSglang
 from servers.sim import EngineUsage, Limits, Sequence
 from servers.sim.strides import duration_ps, steps_until
 
@@ -61,7 +61,7 @@ class _Turn:
         "sequence",
     )  # fmt: skip
 
-    def __init__(self, sequence: Sequence, contents: Contents, root: Node) -> None:
+    def __init__(self, sequence: Sequence, contents: TurnTokens, root: Node) -> None:
         self.sequence, self.contents = sequence, contents
         self.prompt = sequence.submission.prompt_tokens
         self.answer = sequence.submission.output_tokens
@@ -104,7 +104,7 @@ class _Budget:
         return self.chunk <= 0 or self.prompts <= 0
 
 
-class SglangSim(SglangEngine):
+class SglangSim(SteppedSglang):
     def __init__(
         self,
         scheduler: SglangScheduler,
@@ -157,7 +157,7 @@ class SglangSim(SglangEngine):
 
     def _take(self, sequence: Sequence) -> None:
         self._arrive(sequence)
-        contents = Contents(sequence.submission.path, self.profile.block_tokens)
+        contents = TurnTokens(sequence.submission.path, self.profile.block_tokens)
         self._waiting.append(_Turn(sequence, contents, self.tree.root))
 
     # Memory -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The turns of an engine with SGLang's scheduling in virtual time, and what is recorded of them.
 
-`SglangEngine` is what SGLang's own scheduler (`virtual_time`) and the model of it (`sim`) share.
+`SteppedSglang` is what SGLang's own scheduler (`virtual_time`) and the model of it (`sim`) share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESERVED_TOKENS = 7
 """SGLang refuses prompts, and shortens answers, that leave fewer slots of its KV memory free."""
 
 
-class SglangEngine(SteppedEngine):
+class SteppedSglang(SteppedEngine):
     def __init__(
         self,
         scheduler: SglangScheduler,

@@ -20,7 +20,7 @@ from servers.basics.errors import InvalidInput, MeasurementUnavailable, NotInsta
 from servers.vllm.launch.find_vllm import VllmInstallation
 from tests.harness import in_process
 from tests.sentences import mentions
-from traces.synthesis.conversation import Conversation
+from traces.synthesis.conversation import ConversationShape
 
 ROWS = (
     "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus "
@@ -150,7 +150,7 @@ def test_an_experiment_on_a_run_of_others_has_a_source_a_prediction_and_what_is_
 
 
 def test_jobs_have_the_shared_prefixes_in_turn() -> None:
-    lengths = Conversation(turns=1, first_prompt=128, new_tokens=16, output_tokens=4)
+    lengths = ConversationShape(turns=1, first_prompt=128, new_tokens=16, output_tokens=4)
     drawn = Synthesis(conversation=lengths, programs=3, shared_tokens=64, shared_prefixes=2).draw()
     first, second, third = (program.turns[0].prefixes[0] for program in drawn)
     assert first == third != second

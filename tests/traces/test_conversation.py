@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from harness.experiments.definition import Synthesis
 from traces import SharedPrefix
-from traces.synthesis.conversation import Conversation
+from traces.synthesis.conversation import ConversationShape
 
-FIXED = Conversation(turns=3, first_prompt=110, new_tokens=20, output_tokens=5, gap_s=1.5)
+FIXED = ConversationShape(turns=3, first_prompt=110, new_tokens=20, output_tokens=5, gap_s=1.5)
 
 
 def test_each_turn_adds_its_answer_and_new_tokens_to_the_prompt() -> None:
@@ -58,4 +58,4 @@ def test_a_length_that_no_job_has_is_refused_with_its_field(
     field: str, value: object, message: str
 ) -> None:
     with pytest.raises(ValidationError, match=message):
-        Conversation.model_validate({**FIXED.model_dump(), field: value})
+        ConversationShape.model_validate({**FIXED.model_dump(), field: value})

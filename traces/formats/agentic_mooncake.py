@@ -55,7 +55,7 @@ class Dependency:
 
 
 @dataclass(slots=True)
-class Node:
+class RequestNode:
     play: str
     session: str
     """The id in the play, later in the file."""
@@ -74,8 +74,8 @@ def sniff(first_bytes: bytes) -> bool:
 
 
 def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
-    nodes: dict[str, Node] = {}
-    every: list[Node] = []
+    nodes: dict[str, RequestNode] = {}
+    every: list[RequestNode] = []
     block = 0
     for number, row in enumerate(rows(data, repairs)):
         if row.get("schema") == SCHEMA:
@@ -103,11 +103,11 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
     return share_hashes(programs, list(agents.values()), block)
 
 
-def _sessions(nodes: Sequence[Node]) -> dict[str, list[Node]]:
+def _sessions(nodes: Sequence[RequestNode]) -> dict[str, list[RequestNode]]:
     """Return the sessions by id, which includes the play's id if several plays use the same ids."""
     keys = {(node.play, node.session) for node in nodes}
     unique = len({session for _, session in keys}) == len(keys)
-    sessions: dict[str, list[Node]] = {}
+    sessions: dict[str, list[RequestNode]] = {}
     for node in nodes:
         if not unique and node.play:
             node.session = f"{node.play}/{node.session}"
@@ -117,14 +117,14 @@ def _sessions(nodes: Sequence[Node]) -> dict[str, list[Node]]:
     return sessions
 
 
-def _node(row: JsonObject, name: str, repairs: Repairs) -> Node | None:
+def _node(row: JsonObject, name: str, repairs: Repairs) -> RequestNode | None:
     found = lengths(row.get("input_length"), row.get("output_length"), repairs)
     if found is None:
         return None
     play, session = identifier(row.get("play_id")), identifier(row.get("session_id")) or name
     start_s = in_seconds(row.get("not_before_ms", row.get("timestamp")), 1e3)
     call = Call(*found, start_s, hashes=usable_hashes(row.get("hash_ids")) or ())
-    return Node(play, session, call, _dependencies(row))
+    return RequestNode(play, session, call, _dependencies(row))
 
 
 def _dependencies(row: JsonObject) -> list[Dependency]:
@@ -147,9 +147,9 @@ def _dependencies(row: JsonObject) -> list[Dependency]:
 
 
 def _wait(
-    before: Node,
-    node: Node,
-    nodes: Mapping[str, Node],
+    before: RequestNode,
+    node: RequestNode,
+    nodes: Mapping[str, RequestNode],
     joined: dict[tuple[str, str], int],
     repairs: Repairs,
 ) -> None:
@@ -172,8 +172,8 @@ def _wait(
 
 def _with_fork(
     program: Program,
-    sessions: Mapping[str, Sequence[Node]],
-    nodes: Mapping[str, Node],
+    sessions: Mapping[str, Sequence[RequestNode]],
+    nodes: Mapping[str, RequestNode],
     joined: Mapping[tuple[str, str], int],
     repairs: Repairs,
 ) -> Program:

@@ -21,7 +21,7 @@ from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import Call, fill_usage, generation_s, unique_id
 from traces.formats.shared.chat_messages import flat_text
 from traces.formats.shared.moments import moment
-from traces.formats.shared.trajectory import Trajectory
+from traces.formats.shared.transcript import Transcript
 from traces.laws import Law
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, tokens
 from traces.merge import agree_on_prefixes
@@ -66,7 +66,7 @@ def _id(document: JsonObject) -> str:
     return f"{id}/continued-{number}" if id and number else id
 
 
-class _Steps(Trajectory):
+class _Steps(Transcript):
     """A trajectory, and the required data of the steps that are not calls."""
 
     def __init__(self) -> None:

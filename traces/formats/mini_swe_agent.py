@@ -20,7 +20,7 @@ from traces.assumptions import Gap
 from traces.formats.about import About
 from traces.formats.shared.calls import Call, fill_usage, first_count, generation_s
 from traces.formats.shared.chat_messages import plain_text
-from traces.formats.shared.trajectory import Trajectory
+from traces.formats.shared.transcript import Transcript
 from traces.laws import Law
 from traces.lenient import (
     Repairs,
@@ -68,7 +68,7 @@ def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
 
 def read_trajectory(document: JsonObject, name: str, repairs: Repairs) -> list[Program]:
     messages = items(document.get("messages"))
-    read = Trajectory()
+    read = Transcript()
     for message in messages:
         if isinstance(message, dict):
             _add(read, message)
@@ -86,7 +86,7 @@ def read_trajectory(document: JsonObject, name: str, repairs: Repairs) -> list[P
     return [read.program(identifier(document.get("instance_id")) or name, gaps, repairs, started_s)]
 
 
-def _add(read: Trajectory, message: JsonObject) -> None:
+def _add(read: Transcript, message: JsonObject) -> None:
     """Add a message, whose tool output or Responses object is text in later prompts."""
     call = _call(message) if _is_call(message) else None
     if call is None and read.calls:

@@ -13,7 +13,7 @@ from servers.basics.json_object import JsonObject
 from traces.assumptions import Gap
 from traces.formats.openhands_events import Role, Utterance
 from traces.formats.shared.calls import Call, fill_usage, first_count
-from traces.formats.shared.trajectory import Trajectory
+from traces.formats.shared.transcript import Transcript
 from traces.lenient import Repairs, mapping, tokens
 from traces.program import Fork, Program, Provenance, Turn
 
@@ -31,7 +31,7 @@ class ConversationBuilder:
 
     def __init__(self, usages: Usages, repairs: Repairs) -> None:
         self.usages, self.repairs = usages, repairs
-        self.read = Trajectory()
+        self.read = Transcript()
         self.condensed: list[tuple[int, Call]] = []
         """Condenser calls, each with the index of the turn before it."""
         self.request_s: float | None = None

@@ -21,7 +21,7 @@ from traces.assumptions import Assumptions, Gap
 from traces.formats.about import BY_TEXT, DRAW, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.chat_messages import flat_text
-from traces.formats.shared.trajectory import Trajectory
+from traces.formats.shared.transcript import Transcript
 from traces.laws import Law
 from traces.lenient import Repairs, document_start, items, mapping, parse_json, seconds, tokens
 from traces.program import Program, Provenance
@@ -101,9 +101,9 @@ def _history_of(steps: Sequence[JsonObject]) -> list[Any]:
     return history
 
 
-def _read(messages: Sequence[JsonObject], counter: TokenCounter) -> Trajectory:
+def _read(messages: Sequence[JsonObject], counter: TokenCounter) -> Transcript:
     """Return the messages, and the calls with counted lengths."""
-    read, context = Trajectory(), 0
+    read, context = Transcript(), 0
     for message in messages:
         said = _said(message)
         length = counter.length([said]) if said else 0

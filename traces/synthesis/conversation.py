@@ -32,7 +32,7 @@ Span = Annotated[
 ]
 
 
-class Conversation(BaseModel):
+class ConversationShape(BaseModel):
     """A job of `sessions` conversations, one after the other, each of which begins anew."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -19,7 +19,7 @@ from traces.formats.about import BY_TEXT, COUNT, DRAW, About
 from traces.formats.shared.calls import Call
 from traces.formats.shared.chat_messages import as_json, called_tools, flat_text, from_text
 from traces.formats.shared.rows import line_documents
-from traces.formats.shared.trajectory import Trajectory
+from traces.formats.shared.transcript import Transcript
 from traces.lenient import Repairs, items, mapping, seconds, starts, tokens
 from traces.merge import agree_on_prefixes
 from traces.program import Program, Provenance
@@ -74,7 +74,7 @@ def _program(
     system = "\n".join(filter(None, parts))
     counter = assumptions.tokens
     context = counter.length([system]) if system else 0
-    read, gaps = Trajectory(), list[Gap | None]()
+    read, gaps = Transcript(), list[Gap | None]()
     shown = text(rows[0].get("system"))
     read.system = system
     read.say("system", shown, further=len(system) - len(shown))

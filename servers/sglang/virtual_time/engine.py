@@ -18,7 +18,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
 from servers.sglang.schedulers import SglangScheduler
-from servers.sglang.turns import SglangEngine
+from servers.sglang.turns import SteppedSglang
 from servers.sglang.virtual_time.headless import VOCABULARY, headless_scheduler
 from servers.sim import EngineUsage, Limits, Segment, Sequence
 
@@ -51,7 +51,7 @@ class Tokens:
         return self._next
 
 
-class VirtualSglang(SglangEngine):
+class VirtualSglang(SteppedSglang):
     def __init__(
         self,
         scheduler: SglangScheduler,

@@ -13,7 +13,7 @@ from traces.program import Message, Program
 ROLES = ("system", "user", "assistant")
 
 
-class Trajectory:
+class Transcript:
     """The messages and the calls of one agent, added in order."""
 
     def __init__(self) -> None:
