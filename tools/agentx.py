@@ -79,6 +79,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
     and for hybrid attention the share of prompt tokens that were hits."""
     others = [row for row in rows if row["model"] not in HYBRID and row["agents"] == AGENTS]
     hybrid = [row for row in rows if row["model"] in HYBRID and row["agents"] >= AGENTS]
+    hybrid.sort(key=lambda row: (row["model"], row["agents"]))
     return {
         "agentx": _table(others, _machine, "{tokens} at {tps}"),
         "agentx of hybrid attention": _table(hybrid, _load, "{tokens} at {tps}, {hits:.0%}"),
