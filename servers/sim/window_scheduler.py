@@ -42,8 +42,10 @@ class WindowTurns(RunningTurns):
         return self._windows.grown(low, high) if high > low else 0
 
     def take_slot(self, sequence: Sequence, blocks: int) -> None:
+        owner, tokens = owner_of(sequence), sequence.computed + 1
         if blocks:
-            self._windows.extend(owner_of(sequence), sequence.computed + 1)
+            self._windows.extend(owner, tokens)
+        self._windows.hash_decode(owner, tokens)
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
         self._windows.extend(owner_of(sequence), tokens)
@@ -52,6 +54,7 @@ class WindowTurns(RunningTurns):
         owner = owner_of(sequence)
         self._windows.hash_full(owner, tokens)
         self._windows.hash_windows(owner, tokens, sequence.view.prompt_tokens)
+        self._windows.hash_later(owner, sequence.view.prompt_tokens)
 
     def compute(self, sequence: Sequence, chunk: int, batch: Batch) -> None:
         super().compute(sequence, chunk, batch)
@@ -86,8 +89,8 @@ class WindowTurns(RunningTurns):
         self._take_slots(self.decodes.tick + 1, self.decodes.tick + steps - 1)
 
     def _take_slots(self, first: int, last: int) -> None:
-        """Free and allocate the decodes' blocks at the given ticks, tick by tick and in order of
-        admission. Blocks that are freed may be allocated again in the same stride."""
+        """Free, allocate and hash the decodes' blocks at the given ticks, tick by tick and in order
+        of admission. Blocks that are freed may be allocated again in the same stride."""
         kv, block = self._windows, self._block
         due: list[tuple[int, int, int, WindowOwner]] = []
         for sequence in self.by_id.values():
@@ -100,9 +103,12 @@ class WindowTurns(RunningTurns):
             tick, admission, start, owner = due[0]
             computed = start + tick
             kv.leave_window(owner, computed)
-            kv.extend(owner, computed + 1)
             computed += 1
+            kv.extend(owner, computed)
+            kv.hash_decode(owner, computed)
             changes = min(kv.next_leave(computed), computed + -computed % block)
+            if computed < owner.hash_tokens:
+                changes = min(changes, owner.hash_tokens - 1)
             owner.changes_tick = changes - start
             if owner.changes_tick <= last:
                 heapq.heapreplace(due, (owner.changes_tick, admission, start, owner))

@@ -49,7 +49,7 @@ class WindowOwner(BlockOwner):
     """The block tables of one turn, or the blocks of its pin. `depth` counts the hashed blocks of
     the full-attention group, and `blank` the blocks without a hash of all groups."""
 
-    __slots__ = ("boundary", "changes_tick", "hashed", "held", "high", "low")
+    __slots__ = ("boundary", "changes_tick", "hash_tokens", "hashed", "held", "high", "low")
 
     def __init__(self, path: Path, groups: int) -> None:
         super().__init__(path)
@@ -64,7 +64,9 @@ class WindowOwner(BlockOwner):
         self.boundary = 0
         """Depth of the full-attention group's hit if it is longer than the turn's hit, else 0."""
         self.changes_tick = 0
-        """The tick at which a decode next frees or needs blocks, or an earlier one."""
+        """The tick at which a decode next frees, needs or hashes blocks, or an earlier one."""
+        self.hash_tokens = 0
+        """Tokens with which a decode hashes blocks of the prompt, or 0."""
 
     @property
     def blocks(self) -> int:
@@ -275,6 +277,17 @@ class WindowKV(DeviceKV):
         if depth > owner.depth:
             self._hash(owner, self._full, owner.depth // length, depth // length)
             owner.depth = depth
+
+    def hash_later(self, owner: WindowOwner, prompt_tokens: int) -> None:
+        """Let decodes hash full blocks of the prompt in the step that fills the longer block around
+        them. Other turns may share these, unlike blocks of an answer, which are hashed at its end.
+        """
+        shared = prompt_tokens // self._block >= owner.depth + self._full_length
+        owner.hash_tokens = (owner.depth + self._aligned) * self._block if shared else 0
+
+    def hash_decode(self, owner: WindowOwner, tokens: int) -> None:
+        if tokens == owner.hash_tokens:
+            self.hash_full(owner, tokens)
 
     def _hashed_depth(self, tokens: int) -> int:
         """Return the depth up to which blocks of `tokens` computed tokens are hashed."""

@@ -139,6 +139,24 @@ def test_groups_with_longer_blocks_need_fewer_of_them() -> None:
     assert replace(even, block_lengths=(2, 1)).longest_turn(step_tokens=16) == 4 * 32
 
 
+@pytest.mark.parametrize(("prompt", "hashed"), [(15, False), (16, True), (31, True)])
+def test_a_decode_hashes_what_turns_share_of_its_prompt_when_it_fills_the_longer_block(
+    prompt: int, hashed: bool
+) -> None:
+    # Blocks are hashed at multiples of 32 tokens. The prompt has one full block of 16, if any.
+    kv, shared = WindowKV(100, (None, 33), BLOCK, (1, 2)), Segment(0)
+    owner = kv.owner(((shared, 1), (Segment(1), 5)))
+    kv.extend(owner, 33)
+    kv.hash_full(owner, prompt)
+    kv.hash_later(owner, prompt)
+    kv.hash_decode(owner, 31)
+    assert not shared.copies
+    kv.hash_decode(owner, 32)
+    kv.hash_decode(owner, 33)
+    assert bool(shared.copies) == hashed
+    assert owner.depth == (2 if hashed else 0)
+
+
 def test_a_longer_hit_of_full_attention_makes_its_end_a_place_to_resume() -> None:
     kv = WindowKV(100, (32, None), BLOCK)
     root = Segment(0)

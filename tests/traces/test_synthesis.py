@@ -184,7 +184,7 @@ def test_the_time_to_synthesise_programs_is_linear_in_their_number() -> None:
         ("swe-bench", {"tokens": "mean"}, "known are final-context and sum"),
         ("bfcl", {"scale": 0}, "scale is 0"),
         ("bfcl", {"scale": float("nan")}, "scale is nan"),
-        ("execution-note", {"output_tokens": (7, 900)}, "must be 1 to 249"),
+        ("execution-note", {"output_tokens": (7, 900)}, "must be within 1 to 249"),
         ("execution-note", {"scale": 2}, "fixed prompts"),
         ("swe-bench", {"output_tokens": (7, 12)}, "for execution-note"),
     ],
