@@ -21,9 +21,9 @@ from reports.statistics.capacities import VariantCapacity, capacities
 from servers.records.done import Times
 
 STRIDES_PER_MINUTE = 16_000_000
-"""What two fast cores take about a minute for with the compiled core. Two slow ones took 24 s for
-the 3.2 million of a day of fcfs, continuum and lmcache with three seeds (2026-11-29); fast ones are
-2.2 to 2.6 times as fast."""
+"""Two slow cores took 276 s with the compiled core for the 15 million of a day of fcfs, continuum
+and lmcache with twelve seeds, in rounds of 3, 6 and 12 (2026-11-29). Fast ones are 2.2 to 2.6 times
+as fast, so a minute is rather two."""
 Known = Mapping[Chain, Mapping[float, Outcome]]
 
 
