@@ -8,10 +8,10 @@ block, the one in the list before the other has the older one.
 
 from __future__ import annotations
 
-from servers.sim.free_queue import FreeQueue, Run
+from servers.sim.free_queue import BlockRun, FreeQueue
 
 
-class Piece(Run):
+class Piece(BlockRun):
     """Blocks of a copy that are next to each other and have the same number of owners. Without
     owners, they are in the free queue."""
 
@@ -124,7 +124,7 @@ class Copy:
             index -= 1
         return freed
 
-    def _is_next(self, index: int, run: Run) -> bool:
+    def _is_next(self, index: int, run: BlockRun) -> bool:
         return index + 1 < len(self.pieces) and self.pieces[index + 1] is run
 
     def _split(self, index: int, at: int, queue: FreeQueue) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import cast
 
 from servers.sim.copies import Copy
-from servers.sim.free_queue import FreeQueue, Run
+from servers.sim.free_queue import BlockRun, FreeQueue
 
 
 class Segment:
@@ -38,7 +38,7 @@ class Segment:
         self._idle: list[_Idle] = []
 
 
-class _Idle(Run):
+class _Idle(BlockRun):
     """Blocks of a segment in the free queue."""
 
     __slots__ = ("segment",)
@@ -158,7 +158,7 @@ class DeviceKV:
                 blocks = 0
             self._evict(run)
 
-    def _evict(self, run: Run) -> None:
+    def _evict(self, run: BlockRun) -> None:
         """Forget blocks that are no longer in a run of the free queue."""
         idle = cast(_Idle, run)
         idle.segment.end = idle.high

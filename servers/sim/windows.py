@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, cast
 
 from servers.profiles.kv_memory import EVEN, Lengths
 from servers.sim.copies import Copy, Piece
-from servers.sim.free_queue import Run
+from servers.sim.free_queue import BlockRun
 from servers.sim.kv import BlockOwner, DeviceKV, Path, Segment
 
 _NO_WINDOW: Final = 1 << 60
@@ -266,7 +266,7 @@ class WindowKV(DeviceKV):
             self.allocate(owner, self.grown(owner.high, high))
             owner.high = high
 
-    def _evict(self, run: Run) -> None:
+    def _evict(self, run: BlockRun) -> None:
         if run.low == run.high:
             piece = cast(Piece, run)
             piece.copy.remove(piece)
