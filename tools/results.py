@@ -1,13 +1,11 @@
 """The results of sweeps that docs/reference/results.md shows: docs/data/results.json.
 
-In: run folders of sweeps on one machine, with a search for capacities, with two or three rates in
-`--jps`, or with both. Out: a `TableResult` per workload, machine and kind of load.
+In: run folders of sweeps on one machine with a search for capacities. Out: a `TableResult` per
+workload, machine and kind of load.
 """
 
 from __future__ import annotations
 
-import csv
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from reports.answer.document import ANSWER
 from reports.capacity.estimate import Kind
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import capacity_ratio
-from reports.statistics.over_seeds import geometric_mean, mean_of_positive, paired_ratio
+from reports.statistics.over_seeds import geometric_mean
 from servers.records.settings import HorizonRecord
 from servers.variants import TUNED
 
@@ -27,43 +25,6 @@ NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "-
 """Options that other fields hold, or that affect no result."""
 STEADY, DAY, AGENTS = "steady", "day", "agents"
 """Kinds of load: jobs/s in steady state after a burst, jobs/s within a horizon, and agents."""
-METRICS = ("jct_mean_s", "jct_p95_s", "jct_p99_s", "slowdown_max")
-
-
-class JobTimes(msgspec.Struct, frozen=True, array_like=True):
-    """The measured jobs of a cell in steady state."""
-
-    mean_s: float
-    p95_s: float
-    p99_s: float
-    slowdown_max: float
-    """The largest completion time ÷ the same job's alone on an idle machine."""
-
-
-class TableLoad(msgspec.Struct, frozen=True):
-    """The cells of all variants at one rate."""
-
-    jobs_per_s: float
-    by_seed: dict[str, dict[str, JobTimes | None]]
-    """By variant and seed; None if the cell has no steady state."""
-
-    def unstable(self, variant: str) -> int:
-        """Return the number of seeds without a steady state."""
-        return sum(times is None for times in self.by_seed.get(variant, {}).values())
-
-    def values(self, variant: str, metric: str) -> dict[int, float]:
-        """Return a metric of `JobTimes` by seed; empty unless every seed has a steady state."""
-        if self.unstable(variant):
-            return {}
-        return {int(n): getattr(t, metric) for n, t in self.by_seed.get(variant, {}).items()}
-
-    def mean_jct(self, variant: str) -> Estimate | None:
-        values = self.values(variant, "mean_s")
-        return mean_of_positive(values.values()) if values else None
-
-    def ratio(self, variant: str, to: str, metric: str) -> Estimate | None:
-        """Return the metric of one variant ÷ another's, paired by seed."""
-        return paired_ratio(self.values(variant, metric), self.values(to, metric))
 
 
 class TableResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,8 +51,6 @@ class TableResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """In words, of jobs/s within a horizon."""
     slo: str = ""
     """Of the capacities."""
-    loads: list[TableLoad] = []
-    """In ascending order of rates. The middle one of three is for policies without a tier."""
 
     @property
     def key(self) -> tuple[str, bool, str, str, str, str]:
@@ -120,7 +79,6 @@ def result_of(folder: Path) -> TableResult:
     answer = orjson.loads((folder / ANSWER).read_bytes())
     sweep = orjson.loads((folder / "sweep.json").read_bytes())
     workload = sweep["workload"]
-    settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
     provenance = answer["provenance"]
     tuned = next((each for each in answer["capacities"] if each.startswith(f"{TUNED}(")), "")
     return TableResult(
@@ -142,7 +100,6 @@ def result_of(folder: Path) -> TableResult:
         load=_kind_of_load(sweep),
         horizon=_horizon(sweep),
         slo=(sweep.get("search") or {}).get("slo", ""),
-        loads=_loads(folder / "cells.csv", str(settings.get("jps", "auto"))),
     )
 
 
@@ -171,24 +128,9 @@ def _options(argv: Sequence[str]) -> str:
     )
 
 
-def _loads(cells: Path, jps: str) -> list[TableLoad]:
-    by_rate: dict[float, dict[str, dict[str, JobTimes | None]]] = {}
-    if jps != "auto":
-        by_rate = {float(rate): {} for rate in jps.split(",")}
-    with cells.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["jps"] and (load := by_rate.get(float(row["jps"]))) is not None:
-                times = [float(f"{float(row[name]):.4g}") for name in METRICS if row[name]]
-                steady = row["steady"] == "True"
-                load.setdefault(row["variant"], {})[row["seed"]] = (
-                    JobTimes(*times) if steady else None
-                )
-    return [TableLoad(rate, by_rate[rate]) for rate in sorted(by_rate)]
-
-
 def merged(old: Iterable[TableResult], new: Iterable[TableResult]) -> list[TableResult]:
     """Return both in the order of their keys. The variants of a new result replace the same ones of
-    an old one. Its loads replace all loads of an old one at other rates."""
+    an old one."""
     by_key: dict[tuple[str, bool, str, str, str, str], TableResult] = {}
     for result in (*old, *new):
         if before := by_key.get(result.key):
@@ -198,16 +140,9 @@ def merged(old: Iterable[TableResult], new: Iterable[TableResult]) -> list[Table
                 references=sorted({*before.references, *result.references}),
                 capacities=before.capacities | result.capacities,
                 tuned=result.tuned or before.tuned,
-                loads=_newest(before.loads, result.loads),
             )
         by_key[result.key] = result
     return [by_key[key] for key in sorted(by_key)]
-
-
-def _newest(old: list[TableLoad], new: list[TableLoad]) -> list[TableLoad]:
-    if [load.jobs_per_s for load in old] != [load.jobs_per_s for load in new]:
-        return new or old
-    return [TableLoad(a.jobs_per_s, a.by_seed | b.by_seed) for a, b in zip(old, new, strict=True)]
 
 
 def read_results(path: Path) -> list[TableResult]:

@@ -21,7 +21,6 @@ from tools.results import (
     AGENTS,
     DAY,
     STEADY,
-    TableLoad,
     TableResult,
     merged,
     read_results,
@@ -31,12 +30,11 @@ from tools.results import (
 
 DATA = Path(__file__).parents[1] / "docs/data"
 MACHINES = {"a100-80g": "A100 80 GB", "h100": "H100", "b200": "B200"}
-ALL_POLICIES_ON = "a100-80g"
 SHOWN = (
     *("fcfs", "continuum", "infercept", "thunderagent", "turnstile"),
     *("lmcache", "continuum+", "infercept+", "mori+", "turnstile+", "clairvoyant"),
 )
-"""The policies that the tables of the other machines show."""
+"""The policies that the tables of capacities after a burst show."""
 RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
@@ -60,13 +58,6 @@ def tables(results: Sequence[TableResult]) -> dict[str, str]:
         "capacities": "\n".join(_capacities(results)),
         "recipes": table(
             ("recipe", "machine", "within 10%", "median", "largest"), _recipes(results)
-        ),
-        "turnstile": table(
-            ("workload", "machine", "jobs/s", "mean JCT", "P95 JCT", "share of the gain"),
-            _against_continuum(results),
-        ),
-        "tier": table(
-            ("workload", "machine", "÷ continuum+", "÷ infercept+"), _over_a_tier(results)
         ),
         "live": table(("load", "mean JCT", "P95 JCT", "winner", "τ"), _live()),
     }
@@ -101,7 +92,7 @@ def _capacities(results: Sequence[TableResult]) -> Iterator[str]:
         variants = [
             name
             for name in dict.fromkeys(name for result in here for name in result.capacities)
-            if hardware == ALL_POLICIES_ON or name in SHOWN
+            if name in SHOWN
         ]
         if not variants:
             continue
@@ -197,54 +188,6 @@ def _recipes(results: Sequence[TableResult]) -> Iterator[list[str]]:
                     f"{median(shares.values()):+.0%}",
                     f"{shares[far]:+.0%} ({far})",
                 ]
-
-
-def _against_continuum(results: Sequence[TableResult]) -> Iterator[list[str]]:
-    """Yield the rows of the workloads on which the ratio of mean JCTs differs from 1."""
-    for result in results:
-        row = _row_against_continuum(result)
-        if not (_is_fitted(result) or row[3].startswith("1.00 (1.00")):
-            yield row
-
-
-def _row_against_continuum(result: TableResult) -> list[str]:
-    load = result.loads[len(result.loads) // 2]
-    means = [load.mean_jct(name) for name in ("continuum", "turnstile", "clairvoyant")]
-    share = DASH
-    if all(means):
-        other, ours, reference = (each.value for each in means if each)
-        if reference < 0.98 * other:
-            share = f"{(other - ours) / (other - reference):.0%}"
-    return [
-        *(_workload(result), MACHINES[result.hardware], f"{load.jobs_per_s:.3g}"),
-        _ratio(load, "turnstile", "continuum"),
-        interval(p95) if (p95 := load.ratio("turnstile", "continuum", "p95_s")) else DASH,
-        share,
-    ]
-
-
-def _over_a_tier(results: Sequence[TableResult]) -> Iterator[list[str]]:
-    """Yield the rows of the workloads on which a ratio differs from 1."""
-    for result in results:
-        if _is_fitted(result):
-            continue
-        ratios = [
-            _ratio(result.loads[-1], "turnstile+", other) for other in ("continuum+", "infercept+")
-        ]
-        if set(ratios) != {"1.00 (1.00–1.00)"}:
-            yield [_workload(result), MACHINES[result.hardware], *ratios]
-
-
-def _ratio(load: TableLoad, ours: str, other: str) -> str:
-    """Return the ratio of mean JCTs with its interval, or which of the two is unstable."""
-    if ratio := load.ratio(ours, other, "mean_s"):
-        return interval(ratio)
-    unstable = (
-        f"{name} unstable with {n} of {len(load.by_seed[name])} seeds"
-        for name in (ours, other)
-        if (n := load.unstable(name))
-    )
-    return ", ".join(unstable) or DASH
 
 
 def _live() -> Iterator[list[str]]:

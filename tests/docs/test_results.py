@@ -12,8 +12,6 @@ from tools.results import (
     AGENTS,
     DAY,
     STEADY,
-    JobTimes,
-    TableLoad,
     TableResult,
     merged,
     read_results,
@@ -23,36 +21,14 @@ from tools.results import (
 from tools.results_tables import tables
 
 WORDS = ("swe-bench", "--traces", "/home/me/weka", "--jps", "0.1", "--out", "/home/me/run")
-CELLS = """\
-variant,jps,seed,jct_mean_s,jct_p95_s,jct_p99_s,slowdown_max,steady
-fcfs,0.01,1,80,160,200,1.5,True
-fcfs,0.02,1,,,,,False
-turnstile,0.02,1,100.123456,200,250,2,True
-turnstile,0.015,1,90,180,220,1.7,True
-"""
 
 
 def by_seed(values: tuple[float | Kind, ...]) -> dict[str, float | Kind]:
     return {str(seed): value for seed, value in enumerate(values, start=1)}
 
 
-def load(jobs_per_s: float, **means_s: tuple[float | None, ...]) -> TableLoad:
-    """P95 is twice the mean."""
-    return TableLoad(
-        jobs_per_s,
-        {
-            name: {
-                str(seed): None if mean is None else JobTimes(mean, 2 * mean, 3 * mean, 4.0)
-                for seed, mean in enumerate(values, start=1)
-            }
-            for name, values in means_s.items()
-        },
-    )
-
-
 def result(
     capacities: dict[str, tuple[float | Kind, ...]] | None = None,
-    loads: tuple[TableLoad, ...] = (),
     recorded: bool = True,
     kind: str = STEADY,
     horizon: str = "",
@@ -71,7 +47,6 @@ def result(
         code_sha256=["0123"],
         references=["clairvoyant"],
         capacities={name: by_seed(values) for name, values in (capacities or {}).items()},
-        loads=list(loads) or [load(0.1), load(0.2)],
     )
 
 
@@ -165,30 +140,6 @@ def test_a_recipe_is_compared_with_its_recorded_set_by_the_ratio_of_each_seed() 
     assert found["`mini-swe-agent`"] == ["H100", "1 of 2", "-12%", "-20% (a)"]
 
 
-def test_turnstile_is_compared_with_continuum_and_with_what_the_reference_gains() -> None:
-    """With continuum 200 s, turnstile 120 s and the reference 100 s, turnstile has 80 of 100 s."""
-    high = load(0.2, continuum=(200, 200), turnstile=(120, 120), clairvoyant=(100, 100))
-    found = rows(tables([result(loads=(load(0.1), high))])["turnstile"])
-    ratio = "0.60 (0.60–0.60)"
-    assert found["recorded mini-swe-agent"] == ["H100", "0.2", ratio, ratio, "80%"]
-
-
-def test_a_policy_without_a_steady_state_has_no_ratio() -> None:
-    high = load(0.2, continuum=(200, None), turnstile=(120, 120))
-    found = rows(tables([result(loads=(load(0.1), high))])["turnstile"])
-    unstable = "continuum unstable with 1 of 2 seeds"
-    assert found["recorded mini-swe-agent"][2:] == [unstable, "–", "–"]
-
-
-def test_of_three_loads_the_middle_one_compares_policies_without_a_tier() -> None:
-    middle = load(0.15, continuum=(200, 200), turnstile=(100, 100))
-    high = load(0.2, **{"continuum+": (100, 100), "turnstile+": (50, 50)})
-    found = tables([result(loads=(load(0.1), middle, high))])
-    name = "recorded mini-swe-agent"
-    assert rows(found["turnstile"])[name][1:3] == ["0.15", "0.50 (0.50–0.50)"]
-    assert rows(found["tier"])[name] == ["H100", "0.50 (0.50–0.50)", "–"]
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     answer = {
@@ -211,37 +162,29 @@ def run(tmp_path: Path) -> Path:
     workload = {"name": "weka", "programs": 40, "left_out": [{}, {}, {}]}
     (tmp_path / "answer.json").write_bytes(orjson.dumps(answer))
     (tmp_path / "sweep.json").write_bytes(orjson.dumps({"workload": workload}))
-    (tmp_path / "sweep.toml").write_text('jps = "0.02,0.01"\n')
-    (tmp_path / "cells.csv").write_text(CELLS)
     return tmp_path
 
 
-def test_a_run_folder_gives_its_capacities_and_the_cells_at_its_rates(run: Path) -> None:
+def test_a_run_folder_gives_its_capacities(run: Path) -> None:
     found = result_of(run)
     assert found.key == ("weka", True, "h100", STEADY, "", "")
     assert (found.options, found.left_out) == ("--jps 0.1", 3)
     assert found.capacities == {"fcfs": {"1": 0.01235, "2": Kind.ALWAYS}, "fcfs-tuned": {"1": 0.2}}
     assert found.tuned == "fcfs-tuned(watermark=0.05)"
-    low, high = found.loads
-    assert (low.jobs_per_s, low.unstable("fcfs"), high.unstable("fcfs")) == (0.01, 0, 1)
-    assert high.by_seed["turnstile"] == {"1": JobTimes(100.1, 200.0, 250.0, 2.0)}
     write_results(run / "file.json", [found])
     assert read_results(run / "file.json") == [found]
     assert "/home" not in (run / "file.json").read_text()
 
 
 def test_variants_of_a_new_run_replace_those_of_an_old_one() -> None:
-    old = result({"fcfs": (0.2,), "a": (0.25,)}, (load(0.1, a=(10,)), load(0.2, a=(20,))))
-    new = result({"a": (0.3,)}, (load(0.1, b=(11,)), load(0.2, b=(21,))))
+    old = result({"fcfs": (0.2,), "a": (0.25,)})
+    new = result({"a": (0.3,)})
     other = result({"fcfs": (0.5,)}, recorded=False)
     first, both = merged([old, other], [new])
     assert first == other
     assert both.capacities == {"fcfs": {"1": 0.2}, "a": {"1": 0.3}}
-    assert set(both.loads[0].by_seed) == {"a", "b"}
     before, after = (
         result({"fcfs-tuned": (rate,)}, tuned=f"fcfs-tuned(step_tokens={step_tokens})")
         for rate, step_tokens in ((0.2, 1024), (0.3, 8192))
     )
     assert merged([before], [after]) == [after]
-    [moved] = merged([old], [result(loads=(load(0.3, a=(30,)),))])
-    assert [each.jobs_per_s for each in moved.loads] == [0.3]
