@@ -103,19 +103,23 @@ def _hardware() -> Iterator[list[str]]:
 
 
 def _models() -> Iterator[list[str]]:
-    """Models with windows, states or sparse attention."""
+    """Models with windows, states or sparse attention; one row for those with the same numbers."""
+    names: dict[tuple[str, ...], list[str]] = {}
     for llm in MODELS.values():
-        if llm.states is None and llm.window is None:
-            continue
-        gpus = llm.gpus or 1
-        kept, states = f"{llm.kv_bytes_per_token_on(gpus):,}", llm.state_bytes_on(gpus)
-        block = profile_for("b200", llm.name, gpus=gpus).block_tokens
-        yield [
-            *(code(llm.name), f"{llm.params / 1e9:.1f}B"),
-            f"{kept}, {states / 2**20:.1f} MiB per turn" if states else kept,
-            *(str(gpus), str(block)),
-            *(cell for gpu in MODEL_GPUS for cell in _on_machine(gpu, llm, gpus)),
-        ]
+        if llm.states is not None or llm.window is not None:
+            names.setdefault(tuple(_model(llm)), []).append(code(llm.name))
+    for numbers, same in names.items():
+        yield [", ".join(same), *numbers]
+
+
+def _model(llm: Model) -> Iterator[str]:
+    gpus = llm.gpus or 1
+    kept, states = f"{llm.kv_bytes_per_token_on(gpus):,}", llm.state_bytes_on(gpus)
+    yield f"{llm.params / 1e9:.1f}B"
+    yield f"{kept}, {states / 2**20:.1f} MiB per turn" if states else kept
+    yield from (str(gpus), str(profile_for("b200", llm.name, gpus=gpus).block_tokens))
+    for gpu in MODEL_GPUS:
+        yield from _on_machine(gpu, llm, gpus)
 
 
 def _on_machine(gpu: str, llm: Model, gpus: int) -> tuple[str, str, str]:
