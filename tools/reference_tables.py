@@ -34,6 +34,10 @@ from traces.formats.registry import PACKAGED, abouts, known_formats
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
+"""Which values of a metric are better."""
+PER = re.compile("1?/")
+PERCENTILE = re.compile(r"p\d\d")
 MODEL_GPUS = ("h200", "b200")
 MODEL_COLUMNS = [
     f"{gpu.upper()}: {what}"
@@ -73,17 +77,34 @@ def page(text: str) -> str:
 
 
 def _metrics(*groups: Group) -> str:
-    rows = [
-        (code(m.column), _unit(m), m.better, f"{m.meaning} {m.detail}".rstrip())
-        for group in groups
-        for m in group.metrics
-    ]
-    return table(("column", "unit", "better", "definition"), rows)
+    rows: list[list[Metric]] = []
+    for metric in (metric for group in groups for metric in group.metrics):
+        if rows and _is_percentile_of(rows[-1][0], metric):
+            rows[-1].append(metric)
+        else:
+            rows.append([metric])
+    return table(("column", "definition"), map(_metrics_row, rows))
+
+
+def _metrics_row(row: list[Metric]) -> list[str]:
+    """Return the row of a metric, and of other percentiles of the same values."""
+    columns = (f"{code(each.column)}{ARROWS[each.better]}{_unit(each)}" for each in row)
+    others = "The other percentiles likewise." if row[1:] else ""
+    words = filter(None, (row[0].meaning, row[0].detail, others))
+    return [", ".join(columns), " ".join(words)]
 
 
 def _unit(metric: Metric) -> str:
     """Return the unit, unless the column ends with it."""
-    return "" if metric.column.endswith(f"_{metric.unit.name}") else metric.unit.name
+    name = metric.unit.name
+    in_column = PER.sub("_per_", name).replace("·", "_").lower()
+    return "" if metric.column.endswith(in_column) else f", {name}"
+
+
+def _is_percentile_of(first: Metric, metric: Metric) -> bool:
+    """Whether the metric is another percentile of the first one's values, with nothing to add."""
+    same = PERCENTILE.sub("p", first.column) == PERCENTILE.sub("p", metric.column)
+    return same and metric.better == "lower" and not metric.detail
 
 
 def _policies() -> Iterator[list[str]]:
