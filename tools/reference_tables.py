@@ -17,7 +17,7 @@ from reports.metrics.metric import Group, Metric
 from reports.metrics.routing import ROUTING
 from servers.admission import STEP_TOKENS
 from servers.basics.atomic import write_file
-from servers.profiles import HARDWARE, MODELS, Model
+from servers.profiles import HARDWARE, MODELS, Model, Profile
 from servers.profiles.files import profile_for
 from servers.profiles.machines.gpus import GIB, PCIE3_X16, PCIE4_X16, PCIE5_X16
 from servers.profiles.reference_steps import reference_steps
@@ -30,6 +30,7 @@ from tools.results_tables import DATA, code, table
 from tools.results_tables import tables as results_tables
 from tools.world import read_world
 from tools.world import tables as world_tables
+from traces.formats.about import About
 from traces.formats.registry import PACKAGED, abouts, known_formats
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -40,9 +41,7 @@ PER = re.compile("1?/")
 PERCENTILE = re.compile(r"p\d\d")
 MODEL_GPUS = ("h200", "b200")
 MODEL_COLUMNS = [
-    f"{gpu.upper()}: {what}"
-    for gpu in MODEL_GPUS
-    for what in ("KV tokens", "prompt / decode, ms", "step times")
+    f"{gpu.upper()}: {what}" for gpu in MODEL_GPUS for what in ("KV tokens", "prompt / decode, ms")
 ]
 PCIE: dict[float, str] = {PCIE3_X16: "PCIe 3", PCIE4_X16: "PCIe 4", PCIE5_X16: "PCIe 5"}
 
@@ -56,7 +55,10 @@ def tables() -> dict[str, str]:
             _hardware(),
         ),
         "models": table(
-            ("model", "parameters", "KV bytes per token, states", "GPUs", "block", *MODEL_COLUMNS),
+            (
+                *("model", "parameters", "KV bytes per token, states", "GPUs", "block"),
+                *(*MODEL_COLUMNS, "step times"),
+            ),
             _models(),
         ),
         **_formats("trace formats", known_formats().built_in),
@@ -139,18 +141,18 @@ def _model(llm: Model) -> Iterator[str]:
     yield f"{llm.params / 1e9:.1f}B"
     yield f"{kept}, {states / 2**20:.1f} MiB per turn" if states else kept
     yield from (str(gpus), str(profile_for("b200", llm.name, gpus=gpus).block_tokens))
-    for gpu in MODEL_GPUS:
-        yield from _on_machine(gpu, llm, gpus)
+    profiles = [profile_for(gpu, llm.name, gpus=gpus) for gpu in MODEL_GPUS]
+    for profile in profiles:
+        yield from _on_machine(profile)
+    yield ", ".join(dict.fromkeys(profile.provenance for profile in profiles))
 
 
-def _on_machine(gpu: str, llm: Model, gpus: int) -> tuple[str, str, str]:
-    """Return KV tokens, the times of a prompt of 8,192 tokens and of a decode of 32 turns with
-    16,384 tokens each, and where they are from."""
-    profile = profile_for(gpu, llm.name, gpus=gpus)
+def _on_machine(profile: Profile) -> tuple[str, str]:
+    """Return KV tokens, and the times of a prompt of 8,192 tokens and of a decode of 32 turns with
+    16,384 tokens each."""
     steps = reference_steps(profile, STEP_TOKENS)
-    times = f"{steps[0].ms:,.0f} / {steps[5].ms:.1f}"
     kv_tokens = profile.kv_tokens(STEP_TOKENS, profile.max_model_len)
-    return f"{kv_tokens:,}", times, profile.provenance
+    return f"{kv_tokens:,}", f"{steps[0].ms:,.0f} / {steps[5].ms:.1f}"
 
 
 def _formats(name: str, formats: Iterable[str]) -> dict[str, str]:
@@ -158,17 +160,25 @@ def _formats(name: str, formats: Iterable[str]) -> dict[str, str]:
     facts = (
         [
             *(code(each.name), each.holds, each.tokens, each.tool_times, each.repeats),
-            *("yes" if has else "no" for has in (each.starts, each.sub_agents)),
+            ", ".join(_parts_of(each)) or "–",
             *(each.accuracy or "–", each.without or "–"),
         ]
         for each in declared
     )
     head = (
-        *("format", "holds", "token counts", "tool times", "repeats", "starts"),
-        *("sub-agents", "inferred, and how well", "files without"),
+        *("format", "holds", "token counts", "tool times", "repeats", "also"),
+        *("inferred, and how well", "files without"),
     )
     rules = ([each.title, each.rules] for each in declared if each.rules)
     return {name: table(head, facts), f"rules of {name}": table(("format", "rules"), rules)}
+
+
+def _parts_of(format: About) -> Iterator[str]:
+    """Yield what programs of the format have that not all formats have."""
+    if format.starts:
+        yield "starts"
+    if format.sub_agents:
+        yield "sub-agents"
 
 
 if __name__ == "__main__":
