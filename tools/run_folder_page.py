@@ -37,6 +37,8 @@ ELSEWHERE: dict[type[Struct], type[Struct]] = {
     VariantRecord: CellRecord,
 }
 """Records whose fields another record explains."""
+RESULTS = ("done.json",)
+"""Documents of which the page also shows the parts of fields, such as `window.from_s`."""
 LINES_HEAD = "| field | meaning | null or absent |\n|---|---|---|\n"
 HEAD = "| field | meaning |\n|---|---|\n"
 
@@ -53,7 +55,11 @@ def page(text: str) -> str:
 def _table(name: str) -> str:
     if name in LINES:
         return LINES_HEAD + "".join(map(_line_row, fields_of(LINES[name])))
-    rows = (f"| `{field}` | {meaning} |\n" for field, meaning in documented(DOCUMENTS[name]))
+    rows = (
+        f"| `{field}` | {meaning} |\n"
+        for field, meaning in documented(DOCUMENTS[name])
+        if "." not in field or name in RESULTS
+    )
     return HEAD + "".join(rows)
 
 
