@@ -58,6 +58,14 @@ def _rounded(value: Any) -> Any:
     return value
 
 
+VERDICTS = {
+    ClaimOutcome.HOLDS: "holds",
+    ClaimOutcome.FAILS: "no",
+    ClaimOutcome.OPEN: "?",
+}
+"""As on the page on the published figures."""
+
+
 def settings_sha256(experiment: Experiment) -> str:
     """Return a hash of all that decides the numbers and verdicts of an experiment."""
     settings = experiment.model_dump(
@@ -118,13 +126,14 @@ def tables(world: World) -> dict[str, str]:
 
 
 def rows(world: World) -> Iterator[list[str]]:
+    """Yield a row per claim; the first one of an experiment names it."""
     for name, each in world.items():
-        for finding in each["findings"]:
+        for n, finding in enumerate(each["findings"]):
             found = error_of(finding)
             off = DASH if found is None else f"{found:+.0%}" if found else "within"
             yield [
-                *(code(name), finding["says"], finding["ours"], finding["published"] or DASH),
-                *(off, finding["outcome"]),
+                *("" if n else code(name), finding["says"], finding["ours"]),
+                *(finding["published"] or DASH, off, VERDICTS[finding["outcome"]]),
             ]
 
 
