@@ -30,11 +30,6 @@ from tools.results import (
 
 DATA = Path(__file__).parents[1] / "docs/data"
 MACHINES = {"a100-80g": "A100 80 GB", "h100": "H100", "b200": "B200"}
-SHOWN = (
-    *("fcfs", "continuum", "infercept", "thunderagent", "turnstile"),
-    *("lmcache", "continuum+", "infercept+", "mori+", "turnstile+", "clairvoyant"),
-)
-"""The policies that the tables of capacities after a burst show."""
 RECIPE_OF = {"mini-swe-agent": "mini-swe-agent", "weka": "claude-code"}
 """The recipe that is fitted to a recorded set."""
 KINDS = {Kind.NEVER: "none", Kind.ALWAYS: "all", Kind.OPEN: "unfinished"}
@@ -43,8 +38,9 @@ SLOS = ("", DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS)
 """The table of loads names others."""
 DASH = "–"
 BASELINE = "fcfs"
-COMPARED = (TUNED, "continuum", "infercept", "thunderagent", "turnstile", "lmcache")
-"""Policies of the table of loads, with the baseline."""
+POLICIES = ("continuum", "infercept", "thunderagent", "turnstile", "lmcache")
+"""Compared with the baseline."""
+COMPARED = (TUNED, *POLICIES)
 
 
 def tables(results: Sequence[TableResult]) -> dict[str, str]:
@@ -55,7 +51,9 @@ def tables(results: Sequence[TableResult]) -> dict[str, str]:
             ("load", "workload", "machine", "seeds", "against", "its capacity", *COMPARED),
             _by_load(every),
         ),
-        "capacities": "\n".join(_capacities(results)),
+        "capacities": table(
+            ("machine", "workload", f"{BASELINE}, jobs/s", *POLICIES), _after_a_burst(results)
+        ),
         "recipes": table(
             ("recipe", "machine", "within 10%", "median", "largest"), _recipes(results)
         ),
@@ -85,32 +83,16 @@ def _workload(result: TableResult) -> str:
     return f"recorded {result.workload}" if result.recorded else code(result.workload)
 
 
-def _capacities(results: Sequence[TableResult]) -> Iterator[str]:
-    """Yield a table per machine, with a row per policy and a column per workload."""
+def _after_a_burst(results: Sequence[TableResult]) -> Iterator[list[str]]:
+    """Yield a row per machine and workload."""
     for hardware, machine in MACHINES.items():
-        here = [each for each in results if each.hardware == hardware and not _is_fitted(each)]
-        variants = [
-            name
-            for name in dict.fromkeys(name for result in here for name in result.capacities)
-            if name in SHOWN
-        ]
-        if not variants:
-            continue
-        yield f"**{machine}**\n"
-        rows = {name: [_capacity(result, name) for result in here] for name in variants}
-        baseline = [f"{each.value:.3g}" if (each := r.capacity(BASELINE)) else DASH for r in here]
-        yield table(
-            ("policy", *map(_workload, here)),
-            (
-                [f"{BASELINE}, jobs/s", *baseline],
-                *(
-                    [_name(name, here[0]), *cells]
-                    for name, cells in rows.items()
-                    if name != BASELINE
-                ),
-            ),
-        )
-        yield ""
+        for result in results:
+            if result.hardware == hardware and not _is_fitted(result):
+                base = result.capacity(BASELINE)
+                yield [
+                    *(machine, _workload(result), DASH if base is None else f"{base.value:.3g}"),
+                    *(_capacity(result, name) for name in POLICIES),
+                ]
 
 
 def _by_load(results: Sequence[TableResult]) -> Iterator[list[str]]:
@@ -149,10 +131,6 @@ def _row_against(result: TableResult, baseline: str, name: str) -> list[str]:
 
 def _bold(text: str, is_bold: bool) -> str:
     return f"**{text}**" if is_bold else text
-
-
-def _name(variant: str, result: TableResult) -> str:
-    return f"*{variant}*" if variant in result.references else variant
 
 
 def _capacity(result: TableResult, variant: str) -> str:
