@@ -1,5 +1,5 @@
 """Profiles of GPUs that are not at hand, from the operator tables of the package
-`aiconfigurator-core` (NVIDIA, Apache-2.0; extra `silicon`).
+`aiconfigurator-core` (NVIDIA, Apache-2.0; extra `silicon`), or of its successor `aisimulate`.
 
 In: names of a machine and a model of `bench list`. Out: a `FromTables` profile. The package has
 times of single operators, measured with a version of vLLM, and sums them up to a step on a CPU; it
@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from servers.admission import STEP_TOKENS
 from servers.basics.errors import InvalidInput, Unavailable, UnknownProfile
@@ -30,7 +30,22 @@ from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
 
-PACKAGE = "aiconfigurator-core"
+
+class Package(NamedTuple):
+    """A Python package with operator tables."""
+
+    name: str
+    module: str
+    install: str
+    """What `pip install` takes."""
+
+
+AICONFIGURATOR = Package("aiconfigurator-core", "aiconfigurator_core", "'turnstile-bench[silicon]'")
+PACKAGES = {
+    "aiconfigurator": AICONFIGURATOR,
+    "aisimulate": Package("aisimulate", "aisimulate_core", "'aisimulate>=0.13,<0.14'"),
+}
+"""Packages by their names for `--from`. They have the same interface."""
 SAME_OPERATORS = {
     "MistralForCausalLM": "LlamaForCausalLM",
     "Mistral3ForConditionalGeneration": "LlamaForCausalLM",
@@ -61,21 +76,23 @@ class StepSeconds(Protocol):
 class OperatorTables:
     """Tables of the package for one machine, model and number of GPUs."""
 
-    def __init__(self, engine: Any, what: str = "this model") -> None:
+    def __init__(
+        self, engine: Any, what: str = "this model", package: Package = AICONFIGURATOR
+    ) -> None:
         self._engine = engine
         """An `EngineHandle` of the package: milliseconds, and prompts with their cached tokens."""
-        self._what = what
+        self._what, self._package = what, package
 
     def prefill_s(self, tokens: int, cached_tokens: int) -> float:
         """Raises UnknownProfile if an operator was not measured, as the next two do."""
-        with _covered(self._what):
+        with _covered(self._what, self._package):
             ms: float = self._engine.predict_prefill_latency(
                 1, tokens + cached_tokens, cached_tokens
             )
         return ms / 1000
 
     def decode_s(self, batch: int, context: int) -> float:
-        with _covered(self._what):
+        with _covered(self._what, self._package):
             ms: float = self._engine.decode_step_latency(batch, context, 2)
         return ms / 1000
 
@@ -83,7 +100,7 @@ class OperatorTables:
         """Add the time that the chunk and the decodes share, the attention of the chunk (the time
         of a prefill without its shared part), and the attention of the decodes. The package's own
         sum has one length for both, and divides the chunk's attention by the number of chunks."""
-        with _covered(self._what):
+        with _covered(self._what, self._package):
             _, shared, _, decodes = self._engine.mixed_step_breakdown(tokens, batch, context, 2)
             _, alone, _, _ = self._engine.mixed_step_breakdown(tokens, 0, context, 2)
         attention_s = self.prefill_s(tokens, cached_tokens) - alone / 1000
@@ -91,7 +108,7 @@ class OperatorTables:
 
 
 @contextmanager
-def _covered(what: str) -> Iterator[None]:
+def _covered(what: str, package: Package) -> Iterator[None]:
     """Raise UnknownProfile for what the package raises if it lacks an operator: errors of several
     classes, with a path of its own at the end of their text."""
     try:
@@ -99,7 +116,7 @@ def _covered(what: str) -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         reason = re.split(r": tried| \(no site|\. Supported|\n", str(error))[0]
         raise UnknownProfile(
-            f"{what}: {PACKAGE} has no operator tables for it ({reason.rstrip('. ')[:200]}); "
+            f"{what}: {package.name} has no operator tables for it ({reason.rstrip('. ')[:200]}); "
             "choose other --gpus or another --model, or leave out --from for the analytic profile"
         ) from None
 
@@ -110,6 +127,7 @@ def open_tables(
     gpus: int,
     engine_version: str | None,
     formats: Mapping[str, str] | None = None,
+    package: Package = AICONFIGURATOR,
 ) -> tuple[OperatorTables, Tables]:
     """`formats` replaces formats of the model's config by the package's names of both. Raises
     UnknownProfile or InvalidInput for what the tables do not cover, and Unavailable without
@@ -118,36 +136,34 @@ def open_tables(
     llm = model(model_name)
     if hardware_name not in OPERATOR_TABLES:
         raise UnknownProfile(
-            f"--hardware {hardware_name}: {PACKAGE} has no operator tables for it; "
+            f"--hardware {hardware_name}: {package.name} has no operator tables for it; "
             f"they cover {', '.join(OPERATOR_TABLES)}"
         )
     try:
-        from aiconfigurator_core.sdk.engine import EngineHandle
-        from aiconfigurator_core.sdk.perf_database import get_version_slots
+        engines = import_module(f"{package.module}.sdk.engine")
+        database = import_module(f"{package.module}.sdk.perf_database")
     except ModuleNotFoundError:
-        raise Unavailable(
-            f"--from aiconfigurator: needs {PACKAGE}; pip install 'turnstile-bench[silicon]'"
-        ) from None
+        raise Unavailable(f"--from: needs {package.name}; pip install {package.install}") from None
     # The package warns of low-quality rows in tables that these models do not use.
-    logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
+    logging.getLogger(package.module).setLevel(logging.ERROR)
     system = OPERATOR_TABLES[hardware_name]
-    slots = get_version_slots(system, "vllm")
+    slots: Mapping[str, str] = database.get_version_slots(system, "vllm")
     version = slots["current"] if engine_version is None else engine_version
     if version not in slots.values():
         raise InvalidInput(
-            f"--backend-version {version}: {PACKAGE} has tables of vLLM "
+            f"--backend-version {version}: {package.name} has tables of vLLM "
             f"{' and '.join(sorted(slots.values()))} for {hardware_name}"
         )
     what = f"--model {model_name} on {gpus} x {hardware_name}"
     if reason := _not_measured(llm):
         raise UnknownProfile(
-            f"{what}: {PACKAGE} {reason}; leave out --from for the analytic profile, or choose "
-            "another --model"
+            f"{what}: {package.name} {reason}; leave out --from for the analytic profile, or "
+            "choose another --model"
         )
     whole = _whole_experts(llm, gpus)
-    with _covered(what), TemporaryDirectory() as folder:
+    with _covered(what, package), TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_config(llm)))
-        engine = EngineHandle.compile(
+        engine = engines.EngineHandle.compile(
             folder,
             system,
             "vllm",
@@ -157,10 +173,11 @@ def open_tables(
             moe_ep_size=gpus if whole else 1,
             **(formats or {}),
         )
-    _refuse_unsupported_layers(llm, what)
-    package = f"{PACKAGE} {metadata.version(PACKAGE)}"
-    return OperatorTables(engine, what), Tables(
-        package=package, system=system, engine_version=version
+    _refuse_unsupported_layers(llm, what, package)
+    return OperatorTables(engine, what, package), Tables(
+        package=f"{package.name} {metadata.version(package.name)}",
+        system=system,
+        engine_version=version,
     )
 
 
@@ -169,17 +186,17 @@ def _not_measured(llm: Model) -> str:
     if llm.states is not None and llm.states.inside:
         return "measured the convolution of Mamba 2, but not its scan"
     if llm.indexer is not None:
-        return "measured sparse attention of prompts after at most 128 cached tokens"
+        return "did not measure sparse attention of prompts after 129 to 65,535 cached tokens"
     return ""
 
 
-def _refuse_unsupported_layers(llm: Model, what: str) -> None:
+def _refuse_unsupported_layers(llm: Model, what: str, package: Package) -> None:
     windows = [kind for kind in llm.kinds if kind.window is not None]
     architecture = next(iter(llm.config.get("architectures") or [llm.architecture]))
     if windows and architecture not in WINDOWS:
         ignored = "chunks" if windows[0].chunked else "sliding window"
         raise UnknownProfile(
-            f"{what}: {PACKAGE} ignores the {ignored} of {windows[0].window} tokens of "
+            f"{what}: {package.name} ignores the {ignored} of {windows[0].window} tokens of "
             f"{architecture}; leave out --from for the analytic profile, or choose another --model"
         )
 
@@ -271,13 +288,14 @@ def profile_from_tables(
     kv_blocks: int | None = None,
     step_tokens: int,
     engine_version: str | None = None,
+    package: Package = AICONFIGURATOR,
 ) -> FromTables:
     """Memory and links are as in the analytic profile, whose errors this raises too."""
     n = gpus_for(hardware_name, model_name, gpus)
     analytic = analytic_profile(
         hardware_name, model_name, gpus=n, max_model_len=max_model_len, kv_blocks=kv_blocks
     )
-    times, tables = open_tables(hardware_name, model_name, n, engine_version)
+    times, tables = open_tables(hardware_name, model_name, n, engine_version, package=package)
     reach = Reach.of(hardware_name, model_name, n)
     return fit(times, tables, analytic, gpus=n, step_tokens=step_tokens, reach=reach)
 

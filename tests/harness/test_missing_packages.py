@@ -23,7 +23,12 @@ SILICON = "needs aiconfigurator-core; pip install 'turnstile-bench[silicon]'"
         (
             "aiconfigurator_core",
             "profile --from aiconfigurator --hardware h100 --model llama-3.1-8b",
-            f"--from aiconfigurator: {SILICON}",
+            f"--from: {SILICON}",
+        ),
+        (
+            "aisimulate_core",
+            "profile --from aisimulate --hardware h100 --model llama-3.1-8b",
+            "--from: needs aisimulate; pip install 'aisimulate>=0.13,<0.14'",
         ),
         (
             "ray",

@@ -39,17 +39,17 @@ URL = "http://127.0.0.1:9"
         ("profile --model nowhere", "--model nowhere is not a folder and not a known name"),
         ("profile --out /proc/self/p.json", "cannot write /proc/self/p.json: "),
         ("profile --within-s 5", "--within-s '5': must be greater"),
-        ("profile --hardware h100", "--hardware: only with --show, --url or --from aiconfig"),
+        ("profile --hardware h100", "--hardware: only with --show, --url or --from"),
         ("profile --backend-version 1", "--backend-version: only with --from"),
-        ("profile --from tables", "--from tables: use aiconfigurator"),
+        ("profile --from tables", "--from tables: use aiconfigurator or aisimulate"),
         ("profile --from aiconfigurator", "--from aiconfigurator: needs --hardware"),
         (
             "profile --from aiconfigurator --hardware h100 --tier native",
-            "--tier: not supported with --from aiconfigurator; remove it",
+            "--tier: not supported with --from; remove it",
         ),
         (
             "profile --from aiconfigurator --hardware h100 -- --enforce-eager",
-            "flags for vLLM: not supported with --from aiconfigurator; remove it",
+            "flags for vLLM: not supported with --from; remove it",
         ),
         (
             "profile --from aiconfigurator --hardware l40s --model llama-3.1-70b --gpus 2",

@@ -51,8 +51,9 @@ printed. Where operator tables cover the GPU and the model, their times are prin
 time between steps. Tables compute a prompt in one step, so the profile's time in one step is
 printed beside them.
 
-With --from aiconfigurator nothing is measured here: step times of the GPU in --hardware come from
-the operator tables of the package aiconfigurator-core, which needs no GPU.
+With --from aiconfigurator or --from aisimulate nothing is measured here: step times of the GPU in
+--hardware come from the operator tables of the package aiconfigurator-core, or of its successor
+aisimulate, which need no GPU.
 
 [bold]Examples[/bold]
 
@@ -122,9 +123,9 @@ def profile(
         str | None,
         typer.Option(
             "--from",
-            metavar="aiconfigurator",
-            help="Take step times from operator tables instead of measuring; needs the extra "
-            "silicon.",
+            metavar="aiconfigurator|aisimulate",
+            help="Take step times from a package's operator tables instead of measuring. "
+            "aiconfigurator needs the extra silicon, and aisimulate that package.",
         ),
     ] = None,
     hardware: Annotated[
@@ -176,16 +177,14 @@ def profile(
     if source is None:
         with one_line_errors():
             if url is None:
-                only = "only with --show, --url or --from aiconfigurator"
+                only = "only with --show, --url or --from"
                 refuse_given(context, ("hardware",), only)
-            refuse_given(context, ("backend_version",), "only with --from aiconfigurator")
+            refuse_given(context, ("backend_version",), "only with --from")
         measure_profile(machine, server, out, within_s, url, tier)
         return
     with one_line_errors():
-        if source != "aiconfigurator":
-            raise InvalidInput(f"--from {source}: use aiconfigurator")
-        refuse_given(context, NOT_OF_TABLES, "not supported with --from aiconfigurator")
-        _from_tables(machine, out, backend_version)
+        refuse_given(context, NOT_OF_TABLES, "not supported with --from")
+        _from_tables(source, machine, out, backend_version)
 
 
 def _check_out(path: Path) -> None:
@@ -205,8 +204,10 @@ def _unused(path: Path) -> Path:
     return next(name for name in chain([path], names) if not name.exists())
 
 
-def _from_tables(machine: Machine, out: Path | None, engine_version: str | None) -> None:
-    from harness.calibrate.operator_tables import profile_from_tables
+def _from_tables(
+    source: str, machine: Machine, out: Path | None, engine_version: str | None
+) -> None:
+    from harness.calibrate.operator_tables import PACKAGES, profile_from_tables
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
     from servers.basics.atomic import write_file
@@ -215,8 +216,10 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     from servers.profiles.models.files import model_name
     from servers.profiles.reference_steps import reference_steps
 
+    if source not in PACKAGES:
+        raise InvalidInput(f"--from {source}: use {' or '.join(PACKAGES)}")
     if machine.hardware is None:
-        raise InvalidInput("--from aiconfigurator: needs --hardware, a name of bench list hardware")
+        raise InvalidInput(f"--from {source}: needs --hardware, a name of bench list hardware")
     name = machine.model or DEFAULT_MODEL
     path = out or _unused(Path(f"{machine.hardware}-{slug(model_name(name))}.json"))
     _check_out(path)
@@ -228,6 +231,7 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
         kv_blocks=machine.kv_blocks,
         step_tokens=machine.step_tokens,
         engine_version=engine_version,
+        package=PACKAGES[source],
     )
     write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
     profile = profile_for(str(path), None)
