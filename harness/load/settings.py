@@ -635,8 +635,8 @@ class SweepSettings:
         Option(
             "Add seeds, up to 24, until the 95% interval of each capacity ratio is within plus or "
             "minus this share, such as 5%; or until each policy is separated from the best one or "
-            "equal to it within 3%, in about this time of simulation, such as 5min, or however "
-            "long it takes (separated). Default, without seeds and loads: 1min.",
+            "equal to it within 3%, in about this time on four fast cores, such as 5min, or "
+            "however long it takes (separated). Default, without seeds and loads: 1min.",
             "SHARE|TIME|separated",
             panel=RUN,
             in_file=False,

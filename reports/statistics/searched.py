@@ -21,9 +21,9 @@ from reports.statistics.capacities import VariantCapacity, capacities
 from servers.records.done import Times
 
 STRIDES_PER_MINUTE = 16_000_000
-"""Two slow cores took 276 s with the compiled core for the 15 million of a day of fcfs, continuum
-and lmcache with twelve seeds, in rounds of 3, 6 and 12 (2026-11-29). Fast ones are 2.2 to 2.6 times
-as fast, so a minute is rather two."""
+"""What four fast cores simulate in a minute with the compiled core. Inferred: two slow cores took
+276 s for 15 million (fcfs, continuum and lmcache for a day with 3, 6 and 12 seeds, 2026-11-29), and
+fast ones are 2.2 to 2.6 times as fast."""
 Known = Mapping[Chain, Mapping[float, Outcome]]
 
 
