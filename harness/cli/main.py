@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.errors import exit_code, is_stdout_full, terminate
-from harness.cli.help import Command, PanelGroup
+from harness.cli.help import PanelGroup
 from harness.console import print_message
 from harness.installation import overwritten_agents
 from servers.processes.deferred import ENDING
@@ -102,9 +102,6 @@ class CommandGroup(PanelGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             module = import_module(f"harness.cli.commands.{name}")
-            module.app.info.cls = PanelGroup
-            for each in module.app.registered_commands:
-                each.cls = Command
             command = typer.main.get_command(module.app)
         return name, command, rest
 

@@ -1,7 +1,8 @@
 """Convert settings dataclasses (`harness.load.settings`) to command-line options.
 
-In: a command with parameters that are settings dataclasses. Out: a command with an option for each
-field of those dataclasses, with its name, help, panel, default and completion.
+In: a command whose parameters are settings dataclasses, `Annotated[T, Option(help)]` as their
+fields are, or Typer's. Out: a command with an option for each of these fields and parameters, with
+its name, help, panel, default and completion.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import typer
 
 from harness.cli import catalogue
 from harness.cli.errors import one_line_errors, options_from_file
-from harness.load.option import Setting, build, settings_of
+from harness.cli.help import Command as HelpCommand
+from harness.cli.help import PanelGroup
+from harness.load.option import Option, Setting, build, settings_of
 from servers.basics.errors import InvalidInput
 
 Command = Callable[..., None]
@@ -71,38 +74,51 @@ EXPLICIT = ("COMMANDLINE", "ENVIRONMENT")
 CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
-def takes_settings(*, file: bool = False) -> Callable[[Command], Command]:
-    """Replace each parameter that is a settings dataclass by options for its fields.
+class CommandApp(typer.Typer):
+    """An application whose commands take settings."""
 
-    With `file`, the first argument of the command may be a settings file. Options on the command
-    line and in the environment override it.
-    """
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=PanelGroup, add_completion=False, **options)
 
-    def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True).parameters
-        groups = {name: _group(parameter.annotation) for name, parameter in own.items()}
-        options = [*([] if "context" in own else [CONTEXT]), FILE] if file else []
-        for name, parameter in own.items():
-            options += [parameter] if groups[name] is None else _parameters(parameter.annotation)
+    def command(  # type: ignore[override]
+        self, name: str | None = None, *, help: str | None = None, file: bool = False
+    ) -> Callable[[Command], Command]:
+        """With `file`, the first argument of the command may be a settings file. Options on the
+        command line and in the environment override it."""
+        define = super().command(name, cls=HelpCommand, help=help)
 
-        @wraps(command)
-        def with_options(**given: Any) -> None:
-            arguments = {name: given[name] for name in own if name in given}
-            path = _settings_file(given) if file else None
-            with one_line_errors():
-                _refuse_repeated(given)
-            with _option_values(path, given) as values:
-                settings = {name: build(group, values) for name, group in groups.items() if group}
-                command(**arguments, **settings)
+        def decorate(command: Command) -> Command:
+            define(_with_options(command, file))
+            return command
 
-        del with_options.__wrapped__  # Typer would read its signature
-        with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
-        )
-        with_options.__annotations__ = {option.name: option.annotation for option in options}
-        return with_options
+        return decorate
 
-    return decorate
+
+def _with_options(command: Command, file: bool) -> Command:
+    """Return the command with options instead of settings."""
+    own = inspect.signature(command, eval_str=True).parameters
+    groups = {name: _group(parameter.annotation) for name, parameter in own.items()}
+    options = [*([] if "context" in own else [CONTEXT]), FILE] if file else []
+    for parameter in own.values():
+        options += _parameters(parameter)
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        arguments = {name: given[name] for name in own if name in given}
+        path = _settings_file(given) if file else None
+        with one_line_errors():
+            _refuse_repeated(given)
+        with _option_values(path, given) as values:
+            values = {name: value for name, value in values.items() if name not in own}
+            settings = {name: build(group, values) for name, group in groups.items() if group}
+            command(**arguments, **settings)
+
+    del with_options.__wrapped__  # Typer would read its signature
+    with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
+    )
+    with_options.__annotations__ = {option.name: option.annotation for option in options}
+    return with_options
 
 
 def refuse_given(context: typer.Context, names: Container[str], why: str) -> None:
@@ -125,20 +141,25 @@ class AllBut:
 
 
 def _group(annotation: Any) -> Any:
-    """Return the settings dataclass of a parameter; None for a plain Typer option."""
+    """Return the settings dataclass of a parameter; None for an option."""
     kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     return kind if is_dataclass(kind) else None
 
 
-def _parameters(annotation: Any) -> Iterator[inspect.Parameter]:
-    settings = settings_of(_group(annotation))
-    selection = next(iter(get_args(annotation)[1:]), None)
-    if isinstance(selection, Only):
-        for name in selection.names:
-            yield _parameter(settings[name], selection.defaults.get(name, settings[name].default))
-        return
-    for setting in settings.values():
-        yield _parameter(setting, setting.default)
+def _parameters(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    group = _group(parameter.annotation)
+    kind, note, *_ = (*get_args(parameter.annotation), None, None)
+    if isinstance(note, Option):
+        yield _parameter(Setting(parameter.name, kind, note, parameter.default), parameter.default)
+    elif group is None:
+        yield parameter
+    elif isinstance(note, Only):
+        settings = settings_of(group)
+        for name in note.names:
+            yield _parameter(settings[name], note.defaults.get(name, settings[name].default))
+    else:
+        for setting in settings_of(group).values():
+            yield _parameter(setting, setting.default)
 
 
 def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
@@ -155,6 +176,7 @@ def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
             setting.flag,
             metavar=option.metavar,
             min=option.min,
+            max=option.max,
             envvar=option.envvar,
             exists=option.exists,
             dir_okay=option.dir_okay,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.load.option import Option
 from harness.load.settings import RUN, Machine
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ class TableDetail(StrEnum):
 
 TableOption = Annotated[
     TableDetail,
-    typer.Option(
-        help="Printed tables. brief: policies by rates, and the numbers at the rate of the "
+    Option(
+        "Printed tables. brief: policies by rates, and the numbers at the rate of the "
         "answer if they differ, in 80 columns. full: the numbers at all rates.",
-        rich_help_panel=RUN,
+        panel=RUN,
     ),
 ]
 

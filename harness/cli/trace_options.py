@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from harness.console import print_message
 from harness.load.option import Option
 from harness.load.settings import NO_ASSUMPTIONS, READING, Reading
@@ -24,12 +22,10 @@ MAX_PRINTED_NOTES = 20
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH|PACK...", help="Files, folders, or packs (bench list packs)."),
+    Option("Files, folders, or packs (bench list packs).", "PATH|PACK...", positional=True),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Out = Annotated[
-    Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
-]
+AsJson = Annotated[bool, Option("Print JSON instead of tables.")]
+Out = Annotated[Path, Option("File to write, .jsonl or .jsonl.gz.", "FILE")]
 
 
 @dataclass(frozen=True, slots=True)

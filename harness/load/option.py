@@ -23,6 +23,8 @@ class Option:
     panel: str | None = None
     """The heading under which `--help` shows the option. Default: `PANEL` of its dataclass."""
     min: float | None = None
+    max: float | None = None
+    """Only the command line checks it."""
     envvar: str | None = None
     exists: bool = False
     """The value is a path that must exist."""
@@ -50,7 +52,8 @@ class Setting(NamedTuple):
 
 
 def option_name(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    """A name that is a keyword or a function of Python ends with an underscore."""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def elements(text: str | None) -> list[str]:

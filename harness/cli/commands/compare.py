@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import AllBut, refuse_given
+from harness.cli.options import AllBut, CommandApp, refuse_given
 from harness.console import print_message
+from harness.load.option import Option
 from servers.basics.errors import InvalidInput, NotComparable, Unavailable
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 HELP = """Test whether a run is slower than another run of the same settings.
 
@@ -46,88 +47,57 @@ def compare(
     context: typer.Context,
     sides: Annotated[
         list[str],
-        typer.Argument(
-            metavar="BASE [NEW]",
-            help="Run folders, or files written by --save; see --across and --prometheus.",
+        Option(
+            "Run folders, or files written by --save; see --across and --prometheus.",
+            "BASE [NEW]",
+            positional=True,
         ),
     ],
     across: Annotated[
         str | None,
-        typer.Option(
-            "--across",
-            metavar="AXES",
-            help="Compare capacities of runs that differ in hardware, model, or both "
+        Option(
+            "Compare capacities of runs that differ in hardware, model, or both "
             "(hardware,model): per GPU and per dollar, on a separate page.",
+            "AXES",
         ),
     ] = None,
     prometheus: Annotated[
         bool,
-        typer.Option(
-            "--prometheus",
-            help="Compare two servers: BASE and NEW are URLs or files of their Prometheus pages, "
-            "or folders with such files, one per moment.",
+        Option(
+            "Compare two servers: BASE and NEW are URLs or files of their Prometheus pages, "
+            "or folders with such files, one per moment."
         ),
     ] = False,
     price: Annotated[
         list[str] | None,
-        typer.Option(
-            "--price",
-            metavar="USD|NAME=USD,…",
-            help="With --across: USD per GPU and hour, as for bench sweep; repeatable.",
+        Option(
+            "With --across: USD per GPU and hour, as for bench sweep; repeatable.", "USD|NAME=USD,…"
         ),
     ] = None,
     metric: Annotated[
-        str,
-        typer.Option(
-            "--metric",
-            metavar="NAMES",
-            help="Comma-separated: jct.mean, jct.p50, jct.p90, jct.p95 and jct.p99.",
-        ),
+        str, Option("Comma-separated: jct.mean, jct.p50, jct.p90, jct.p95 and jct.p99.", "NAMES")
     ] = "jct.mean,jct.p95",
     max_regression: Annotated[
-        str,
-        typer.Option(
-            "--max-regression", metavar="SHARE", help="Largest slowdown that passes: 3% or 0.03."
-        ),
+        str, Option("Largest slowdown that passes: 3% or 0.03.", "SHARE")
     ] = "3%",
     confidence: Annotated[
-        float,
-        typer.Option(
-            "--confidence",
-            metavar="SHARE",
-            min=0.5,
-            max=0.999,
-            help="Confidence level of the intervals.",
-        ),
+        float, Option("Confidence level of the intervals.", "SHARE", min=0.5, max=0.999)
     ] = 0.95,
-    markdown: Annotated[
-        Path | None,
-        typer.Option("--markdown", metavar="FILE", help="Write the verdict as Markdown."),
-    ] = None,
-    identical: Annotated[
-        bool, typer.Option("--identical", help="Fail on any change, even an improvement.")
-    ] = False,
+    markdown: Annotated[Path | None, Option("Write the verdict as Markdown.", "FILE")] = None,
+    identical: Annotated[bool, Option("Fail on any change, even an improvement.")] = False,
     allow_different: Annotated[
         str | None,
-        typer.Option(
-            "--allow-different",
-            metavar="SETTINGS",
-            help="Compare runs that differ in these settings, such as profile.kv_blocks or "
+        Option(
+            "Compare runs that differ in these settings, such as profile.kv_blocks or "
             "limits,arrivals.",
+            "SETTINGS",
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--html",
-            metavar="FILE",
-            help="Write a page. Default: compare.html in NEW, if NEW is a folder.",
-        ),
+        Option("Write a page. Default: compare.html in NEW, if NEW is a folder.", "FILE"),
     ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option("--save", metavar="FILE", help="Save BASE as a small baseline file."),
-    ] = None,
+    save: Annotated[Path | None, Option("Save BASE as a small baseline file.", "FILE")] = None,
 ) -> None:
     from harness.cli.tables import show_rows
     from reports.compare import baseline

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import AllBut, Only, refuse_given, takes_settings
+from harness.cli.options import AllBut, CommandApp, Only, refuse_given
 from harness.console import print_message
+from harness.load.option import Option
 from harness.load.settings import Server
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 HELP = """Check whether this machine is set up, and print what to do if it is not.
 
@@ -30,36 +31,21 @@ virtual time, and none after the last turn. Exit code 0: all checks pass; 1: one
 
 
 @app.command(help=HELP)
-@takes_settings()
 def doctor(
     context: typer.Context,
-    pins: Annotated[
-        bool, typer.Option("--pins", help="Check that vLLM keeps pinned KV in memory.")
-    ] = False,
+    pins: Annotated[bool, Option("Check that vLLM keeps pinned KV in memory.")] = False,
     policy: Annotated[
-        str,
-        typer.Option(
-            "--policy", metavar="NAME", help="With --pins: a name from bench list policies."
-        ),
+        str, Option("With --pins: a name from bench list policies.", "NAME")
     ] = "continuum-preview",
-    model: Annotated[
-        str, typer.Option("--model", metavar="NAME|PATH", help="With --pins: as for bench serve.")
-    ] = "tiny",
+    model: Annotated[str, Option("With --pins: as for bench serve.", "NAME|PATH")] = "tiny",
     gap_s: Annotated[
         float,
-        typer.Option(
-            "--gap-s",
-            metavar="SECONDS",
-            min=0.6,
-            max=60,
-            help="With --pins: length of tool gaps, below the policy's TTLs.",
+        Option(
+            "With --pins: length of tool gaps, below the policy's TTLs.", "SECONDS", min=0.6, max=60
         ),
     ] = 1.0,
     kv_blocks: Annotated[
-        int,
-        typer.Option(
-            "--kv-blocks", metavar="N", min=40, help="With --pins: size of the KV cache in blocks."
-        ),
+        int, Option("With --pins: size of the KV cache in blocks.", "N", min=40)
     ] = 500,
     *,
     settings: Annotated[Server, Only("vllm_python", "ready_within_s")],

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import CommandApp
 from harness.console import print_message
+from harness.load.option import Option
 from servers.admission import Admission
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from harness.experiments.definition import Change, Experiment
     from reports.experiment.page import ExperimentReport
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 OUT = Path("runs/experiments")
 
 
@@ -57,50 +59,27 @@ def experiment(
             autocompletion=_complete_names,
         ),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Run all built-in experiments.")] = False,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Parent of the experiments' folders.")
-    ] = OUT,
+    all_: Annotated[bool, Option("Run all built-in experiments.")] = False,
+    out: Annotated[Path, Option("Parent of the experiments' folders.", "FOLDER")] = OUT,
     engine: Annotated[
-        str,
-        typer.Option(
-            "--engine", metavar="NAME", help="sim, vllm-virtual, vllm or a URL, as for bench sweep."
-        ),
+        str, Option("sim, vllm-virtual, vllm or a URL, as for bench sweep.", "NAME")
     ] = "sim",
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME|PATH|ID",
-            help="Override the experiment's model on a live engine.",
-        ),
+        str | None, Option("Override the experiment's model on a live engine.", "NAME|PATH|ID")
     ] = None,
-    jps: Annotated[
-        str | None,
-        typer.Option("--jps", metavar="RATES", help="Override the experiment's job rates."),
-    ] = None,
+    jps: Annotated[str | None, Option("Override the experiment's job rates.", "RATES")] = None,
     admission: Annotated[
-        Admission | None,
-        typer.Option("--admission", help="Override the experiment's admission rule."),
+        Admission | None, Option("Override the experiment's admission rule.")
     ] = None,
     scheduling: Annotated[
-        Scheduling | None,
-        typer.Option("--scheduling", help="Override the experiment's CPU time between steps."),
+        Scheduling | None, Option("Override the experiment's CPU time between steps.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(
-            "--seeds", metavar="SEEDS", help="Override the experiment's seeds, which are 1..5."
-        ),
+        str | None, Option("Override the experiment's seeds, which are 1..5.", "SEEDS")
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 if an experiment's claims do not hold.")
-    ] = False,
+    strict: Annotated[bool, Option("Exit with 1 if an experiment's claims do not hold.")] = False,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Parallel processes. Default: all cores."
-        ),
+        int | None, Option("Parallel processes. Default: all cores.", "N", min=1)
     ] = None,
 ) -> None:
     from harness.experiments import definition as experiments

@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from harness.cli.options import CommandApp
 from harness.console import print_message
+from harness.load.option import Option
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 MAX_PRINTED_PATHS = 5
 
 
@@ -39,15 +41,10 @@ figures as PNG, SVG and PDF.
 
 @app.command(help=HELP)
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
-    format: Annotated[ExportFormat, typer.Option("--format", help="Format of the files.")],
-    cell: Annotated[
-        list[str] | None,
-        typer.Option("--cell", metavar="NAME", help="Export only this cell; repeatable."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Default: RUN/export.")
-    ] = None,
+    run: Annotated[Path, Option("A run folder of bench sweep.", "RUN", positional=True)],
+    format: Annotated[ExportFormat, Option("Format of the files.")],
+    cell: Annotated[list[str] | None, Option("Export only this cell; repeatable.", "NAME")] = None,
+    out: Annotated[Path | None, Option("Default: RUN/export.", "FOLDER")] = None,
 ) -> None:
     from reports.exports.write import export as write
     from servers.basics.phrasing import counted

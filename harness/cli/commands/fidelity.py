@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import AllBut, Only, refuse_given, takes_settings
+from harness.cli.options import AllBut, CommandApp, Only, refuse_given
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
+from harness.load.option import Option
 from harness.load.settings import MACHINE, RUN, Execution, Machine, Server, SweepSettings
 from servers.basics.errors import InvalidInput
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from reports.fidelity.write import Card
     from servers.profiles.measured import Measured
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
 OF_NEW_RUNS = AllBut("live", "sim", "out", "hardware")
 """The options that are not supported with existing runs."""
@@ -48,7 +49,6 @@ RUNS = "Existing runs"
 
 
 @app.command(help=HELP)
-@takes_settings()
 def fidelity(
     *,
     context: typer.Context,
@@ -58,11 +58,10 @@ def fidelity(
     ],
     hardware: Annotated[
         str | None,
-        typer.Option(
-            "--hardware",
-            metavar="FILE",
-            help="A measured profile of this engine (bench profile). Default: measured first.",
-            rich_help_panel=MACHINE,
+        Option(
+            "A measured profile of this engine (bench profile). Default: measured first.",
+            "FILE",
+            panel=MACHINE,
         ),
     ] = None,
     machine: Annotated[
@@ -81,53 +80,36 @@ def fidelity(
         Server, Only("vllm_flags", "vllm_python", "weights", "ready_within_s", "turn_timeout_s")
     ],
     within_s: Annotated[
-        float,
-        typer.Option(
-            "--within-s",
-            metavar="SECONDS",
-            min=10,
-            max=540,
-            help="Time limit for measuring.",
-            rich_help_panel=RUN,
-        ),
+        float, Option("Time limit for measuring.", "SECONDS", panel=RUN, min=10, max=540)
     ] = 120.0,
     repeats: Annotated[
         int,
-        typer.Option(
-            "--repeats",
-            metavar="N",
+        Option(
+            "Runs of each live cell, to measure run-to-run variation of the live engine.",
+            "N",
+            panel=RUN,
             min=1,
-            help="Runs of each live cell, to measure run-to-run variation of the live engine.",
-            rich_help_panel=RUN,
         ),
     ] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FOLDER",
-            help="Default: runs/fidelity_… named after the settings; with --live, its folder.",
-            rich_help_panel=RUN,
+        Option(
+            "Default: runs/fidelity_… named after the settings; with --live, its folder.",
+            "FOLDER",
+            panel=RUN,
         ),
     ] = None,
     execution: Annotated[Execution, Only("workers")],
     live: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--live",
-            metavar="RUN",
-            help="A live run to compare; give repeats by repeating the option. No cell is run.",
-            rich_help_panel=RUNS,
+        Option(
+            "A live run to compare; give repeats by repeating the option. No cell is run.",
+            "RUN",
+            panel=RUNS,
         ),
     ] = None,
     sim: Annotated[
-        Path | None,
-        typer.Option(
-            "--sim",
-            metavar="RUN",
-            help="The run of the same cells in virtual time.",
-            rich_help_panel=RUNS,
-        ),
+        Path | None, Option("The run of the same cells in virtual time.", "RUN", panel=RUNS)
     ] = None,
 ) -> None:
     if live or sim is not None:
@@ -135,8 +117,7 @@ def fidelity(
             _compare_existing(context, live or [], sim, out, hardware)
         return
     machine = replace(machine, engine="vllm", hardware=hardware)
-    # Each repeat is a live run of its own here; the cells of a run are not repeated.
-    settings = replace(settings, machine=machine, server=server, repeats=1)
+    settings = replace(settings, machine=machine, server=server)
     _run(settings, out, repeats, execution.workers, within_s)
 
 

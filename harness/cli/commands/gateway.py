@@ -14,48 +14,43 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import complete_routers
+from harness.cli.options import CommandApp
+from harness.load.option import Option
 from servers.routing import ROUTERS
 
 if TYPE_CHECKING:
     from harness.gateway.recording import Recording
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 Urls = Annotated[
     list[str],
-    typer.Argument(
-        metavar="URL...",
-        help="OpenAI-compatible servers, which share the programs. API key: TURNSTILE_API_KEY.",
+    Option(
+        "OpenAI-compatible servers, which share the programs. API key: TURNSTILE_API_KEY.",
+        "URL...",
+        positional=True,
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="FOLDER",
-        help="Folder of the recording. Default: a new folder in runs/gateway/.",
-    ),
+    Option("Folder of the recording. Default: a new folder in runs/gateway/.", "FOLDER"),
 ]
 
 Router = Annotated[
     str | None,
-    typer.Option(
-        "--router",
-        metavar="NAME",
-        help=f"Which of several servers gets a turn: {', '.join(ROUTERS.built_in)}, or your class, "
+    Option(
+        f"Which of several servers gets a turn: {', '.join(ROUTERS.built_in)}, or your class, "
         "optionally with arguments. Default: sticky.",
-        autocompletion=complete_routers,
+        "NAME",
     ),
 ]
 
 Tokenizer = Annotated[
     Path | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="FILE",
-        help="A model's tokenizer.json, which counts the tokens of turns for which the server "
+    Option(
+        "A model's tokenizer.json, which counts the tokens of turns for which the server "
         "reports none. Default: the trace leaves them out.",
+        "FILE",
     ),
 ]
 
@@ -81,16 +76,13 @@ the request continues. The gateway passes the program on to its servers.
 @app.command(help=HELP)
 def gateway(
     urls: Urls,
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: any free port.")
-    ] = 0,
+    port: Annotated[int, Option("0: any free port.", "N", min=0, max=65535)] = 0,
     listen: Annotated[
         str,
-        typer.Option(
-            "--listen",
-            metavar="ADDRESS",
-            help="Address to listen on. Default: loopback. Others require clients to send the "
+        Option(
+            "Address to listen on. Default: loopback. Others require clients to send the "
             "token in TURNSTILE_GATEWAY_TOKEN.",
+            "ADDRESS",
         ),
     ] = "127.0.0.1",
     router: Router = None,

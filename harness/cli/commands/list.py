@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
 from harness.cli import catalogue
+from harness.cli.options import CommandApp
 from harness.cli.tables import show_rows
+from harness.load.option import Option
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 
 class Listing(StrEnum):
@@ -25,7 +25,7 @@ class Listing(StrEnum):
 
 @app.command("list")
 def list_(
-    listing: Annotated[Listing, typer.Argument(metavar="THING", help="What to list.")],
+    listing: Annotated[Listing, Option("What to list.", "THING", positional=True)],
 ) -> None:
     """List policies, routers, hardware, models, packs, experiments, or runs: bench list policies
 

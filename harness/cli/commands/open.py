@@ -7,23 +7,21 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from harness.cli.errors import one_line_errors
+from harness.cli.options import CommandApp
+from harness.load.option import Option
 from reports.run_folder.find import RUNS, newest_report
 from reports.run_folder.members import has_members
 from servers.basics.errors import InvalidRunFolder
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 
 @app.command("open")
 def open_(
     run: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[RUN]", help="A run folder. Default: the run whose report is newest."
-        ),
+        Option("A run folder. Default: the run whose report is newest.", "[RUN]", positional=True),
     ] = None,
 ) -> None:
     """Open the report of a run in the browser. Without RUN, open the newest report."""

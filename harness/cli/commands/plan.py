@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import Only, takes_settings
+from harness.cli.options import CommandApp, Only
 from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
-from harness.load.option import build, elements, option_name, values_of
+from harness.load.option import Option, build, elements, option_name, values_of
 from harness.load.settings import LOAD, MACHINE, SERVED, Execution, Machine, SweepSettings
 from servers.admission import Limits
 from servers.basics.errors import DoesNotFit, InvalidInput
@@ -24,7 +24,7 @@ from servers.basics.errors import DoesNotFit, InvalidInput
 if TYPE_CHECKING:
     from reports.compare.plans import Plan
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 ALL = "all"
 HARDWARE, POLICIES = "a100-80g,h100,h200", "fcfs,turnstile,lmcache"
 
@@ -47,47 +47,41 @@ resumes. --hardware all searches the GPUs of bench list hardware that have a pri
 
 
 @app.command(help=HELP)
-@takes_settings()
 def plan(
     *,
     traces_given: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TRACES",
-            help="Trace files, folders of them, or packs (bench list packs). Default: swe-bench.",
-            show_default=False,
+        Option(
+            "Trace files, folders of them, or packs (bench list packs). Default: swe-bench.",
+            "TRACES",
+            positional=True,
         ),
     ] = None,
-    agents_text: Annotated[
-        str, typer.Option("--agents", metavar="N", help="Agents to serve.", rich_help_panel=LOAD)
-    ],
+    agents: Annotated[str, Option("Agents to serve.", "N", panel=LOAD)],
     arrivals: Annotated[
         str,
-        typer.Option(
-            "--arrivals",
-            metavar="PROCESS",
-            help="agents: each agent starts a new job when its last one ends. agents:SECONDS: "
+        Option(
+            "agents: each agent starts a new job when its last one ends. agents:SECONDS: "
             "after a think time with this mean.",
-            rich_help_panel=LOAD,
+            "PROCESS",
+            panel=LOAD,
         ),
     ] = "agents",
-    gpus_text: Annotated[
+    gpus: Annotated[
         str | None,
-        typer.Option(
-            "--gpus",
-            metavar="N,…",
-            help="GPUs that share one model, such as 1,2,4. Default: the model's usual number.",
-            rich_help_panel=MACHINE,
+        Option(
+            "GPUs that share one model, such as 1,2,4. Default: the model's usual number.",
+            "N,…",
+            panel=MACHINE,
         ),
     ] = None,
-    offload_text: Annotated[
+    offload_gb: Annotated[
         str | None,
-        typer.Option(
-            "--offload-gb",
-            metavar="GB,…",
-            help="DRAM per machine for policies that offload, such as 100,400; 0 alone leaves them "
+        Option(
+            "DRAM per machine for policies that offload, such as 100,400; 0 alone leaves them "
             "out. Default: as for bench sweep.",
-            rich_help_panel=MACHINE,
+            "GB,…",
+            panel=MACHINE,
         ),
     ] = None,
     settings: Annotated[
@@ -113,9 +107,9 @@ def plan(
     )
 
     with one_line_errors():
-        agents = parse_wanted(agents_text)
-        gpus = parse_numbers("--gpus", gpus_text, 1)
-        sizes = parse_numbers("--offload-gb", offload_text, 0)
+        wanted = parse_wanted(agents)
+        counts = parse_numbers("--gpus", gpus, 1)
+        sizes = parse_numbers("--offload-gb", offload_gb, 0)
         traces = tuple(traces_given or ())
         for path in traces:
             if path.endswith(".toml"):
@@ -138,17 +132,17 @@ def plan(
             priced = ",".join(priced_hardware(settings.price))
             machine = replace(settings.machine, hardware=priced)
             settings = replace(settings, machine=machine)
-        found, left_out = candidates(settings, gpus, sizes)
+        found, left_out = candidates(settings, counts, sizes)
         for sentence in left_out:
             print_message(f"left out: {sentence}")
         if not found:
             raise DoesNotFit("no machine of --hardware is left; change --gpus or --model")
-        folder = execution.out or default_folder(found, agents)
+        folder = execution.out or default_folder(found, wanted)
         refuse_run(folder)
     with one_line_errors(resume_hint(sys.argv[1:])):
-        searched = search(found, agents, folder, execution, sys.argv[1:])
+        searched = search(found, wanted, folder, execution, sys.argv[1:])
         every = [*left_out, *searched.left_out]
-        _report(searched.plans, agents, settings, every, folder)
+        _report(searched.plans, wanted, settings, every, folder)
     if searched.failed:
         print_message(f"{len(searched.failed)} cells failed, such as {next(iter(searched.failed))}")
     if searched.failed or not searched.plans:

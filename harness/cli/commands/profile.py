@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import AllBut, Only, refuse_given, takes_settings
+from harness.cli.options import AllBut, CommandApp, Only, refuse_given
 from harness.console import print_message
+from harness.load.option import Option
 from harness.load.settings import Machine, Server
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import server_url
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     from servers.vllm.launch.command_line import ServerConfig
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
-app = typer.Typer(add_completion=False)
-OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "layout", "as_json")
+app = CommandApp()
+OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "layout", "json")
 NOT_OF_A_PRINTED_PROFILE = AllBut(
     *OF_A_PRINTED_PROFILE,
     *("show", "hardware", "model", "kv_cache_dtype", "gpus", "kv_blocks", "max_model_len"),
     "step_tokens",
 )
 NOT_OF_TABLES = AllBut(
-    *("source", "hardware", "backend_version", "model", "out", "vllm_python"),
+    *("from_", "hardware", "backend_version", "model", "out", "vllm_python"),
     *("gpus", "kv_blocks", "max_model_len", "step_tokens"),
 )
 
@@ -74,77 +75,60 @@ aisimulate, which need no GPU.
 
 
 @app.command(help=HELP)
-@takes_settings()
 def profile(
     *,
     context: typer.Context,
-    show: Annotated[bool, typer.Option("--show", help="Print a profile, and measure nothing.")] = (
-        False
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="With --show: print JSON.")] = False,
+    show: Annotated[bool, Option("Print a profile, and measure nothing.")] = (False),
+    json: Annotated[bool, Option("With --show: print JSON.")] = False,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME|PATH",
-            help="As for bench serve. Required with --url unless the server's model has one of "
+        Option(
+            "As for bench serve. Required with --url unless the server's model has one of "
             "these names. Default: tiny.",
+            "NAME|PATH",
         ),
     ] = None,
     url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", help="Measure this idle vLLM server instead of starting one."
-        ),
+        str | None, Option("Measure this idle vLLM server instead of starting one.", "URL")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            dir_okay=False,
-            help="A new file. Default: MODEL-profile.json, or HARDWARE-MODEL.json with --from, "
+        Option(
+            "A new file. Default: MODEL-profile.json, or HARDWARE-MODEL.json with --from, "
             "numbered if the file exists.",
+            "FILE",
+            dir_okay=False,
         ),
     ] = None,
     within_s: Annotated[
-        float,
-        typer.Option(
-            "--within-s", metavar="SECONDS", min=10, max=540, help="Time limit for measuring."
-        ),
+        float, Option("Time limit for measuring.", "SECONDS", min=10, max=540)
     ] = 120.0,
     tier: Annotated[
-        str | None,
-        typer.Option(
-            "--tier", metavar="KIND", help="Also measure reloads: lmcache or native (vLLM's own)."
-        ),
+        str | None, Option("Also measure reloads: lmcache or native (vLLM's own).", "KIND")
     ] = None,
-    source: Annotated[
+    from_: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="aiconfigurator|aisimulate",
-            help="Take step times from a package's operator tables instead of measuring. "
-            "aiconfigurator needs the extra silicon, and aisimulate that package.",
+        Option(
+            "Take step times from a package's operator tables instead of measuring. aiconfigurator "
+            "needs the extra silicon, and aisimulate that package.",
+            "aiconfigurator|aisimulate",
         ),
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(
-            "--hardware",
-            metavar="NAME|FILE",
-            help="A GPU of bench list hardware, for --show and --from, and for --url if KV bytes "
+        Option(
+            "A GPU of bench list hardware, for --show and --from, and for --url if KV bytes "
             "depend on it. With --show also a TOML file that describes a GPU, or a file of bench "
             "profile, which contains its model.",
+            "NAME|FILE",
         ),
     ] = None,
     backend_version: Annotated[
         str | None,
-        typer.Option(
-            "--backend-version",
-            metavar="VERSION",
-            help="With --from: the vLLM that the operators were measured with. Default: the one "
+        Option(
+            "With --from: the vLLM that the operators were measured with. Default: the one "
             "that the package recommends for the GPU.",
+            "VERSION",
         ),
     ] = None,
     machine: Annotated[
@@ -170,11 +154,11 @@ def profile(
 
         with one_line_errors():
             refuse_given(context, NOT_OF_A_PRINTED_PROFILE, "not supported with --show")
-            show_profile(machine, as_json)
+            show_profile(machine, json)
         return
     with one_line_errors():
         refuse_given(context, OF_A_PRINTED_PROFILE, "only with --show")
-    if source is None:
+    if from_ is None:
         with one_line_errors():
             if url is None:
                 only = "only with --show, --url or --from"
@@ -184,7 +168,7 @@ def profile(
         return
     with one_line_errors():
         refuse_given(context, NOT_OF_TABLES, "not supported with --from")
-        _from_tables(source, machine, out, backend_version)
+        _from_tables(from_, machine, out, backend_version)
 
 
 def _check_out(path: Path) -> None:

@@ -15,10 +15,12 @@ import typer
 
 from harness.cli.commands.gateway import Tokenizer, print_recording
 from harness.cli.errors import one_line_errors
+from harness.cli.options import CommandApp
+from harness.load.option import Option
 from servers.basics.errors import InvalidInput
 from servers.basics.redact import server_url
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 TERMINATE_TIMEOUT_S = 10.0
 BASE_URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 """Environment variables with the base URL of the server, which clients read."""
@@ -51,28 +53,20 @@ succeeded.
 def record(
     arguments: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[URL] -- COMMAND",
-            help="OpenAI-compatible server (default: OPENAI_BASE_URL), and the command to run.",
+        Option(
+            "OpenAI-compatible server (default: OPENAI_BASE_URL), and the command to run.",
+            "[URL] -- COMMAND",
+            positional=True,
         ),
     ],
-    many: Annotated[
-        bool, typer.Option("--many", help="The command runs several programs.")
-    ] = False,
+    many: Annotated[bool, Option("The command runs several programs.")] = False,
     messages: Annotated[
-        bool,
-        typer.Option(
-            "--messages", help="Record messages too, for guided replay. They may be private."
-        ),
+        bool, Option("Record messages too, for guided replay. They may be private.")
     ] = False,
     tokenizer: Tokenizer = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FOLDER",
-            help="Folder of the recording. Default: a new folder in runs/record/.",
-        ),
+        Option("Folder of the recording. Default: a new folder in runs/record/.", "FOLDER"),
     ] = None,
 ) -> None:
     from harness.gateway.recording import Recording, backends, default_folder, recording

@@ -5,29 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from harness.cli.errors import one_line_errors
+from harness.cli.options import CommandApp
 from harness.cli.print_report import TableDetail, TableOption, print_report
+from harness.load.option import Option
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
+    run: Annotated[Path, Option("A run folder of bench sweep.", "RUN", positional=True)],
     gantt: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CELL",
-            help="Folder name of a cell whose programs are drawn individually; repeatable.",
-        ),
+        Option("Folder name of a cell whose programs are drawn individually; repeatable.", "CELL"),
     ] = None,
     evaluation: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CELL=FILE",
-            help="SWE-bench's report on a cell's predictions.jsonl, for its pass rate; repeatable.",
+        Option(
+            "SWE-bench's report on a cell's predictions.jsonl, for its pass rate; repeatable.",
+            "CELL=FILE",
         ),
     ] = None,
     table: TableOption = TableDetail.BRIEF,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import Only, refuse_given, takes_settings
+from harness.cli.options import CommandApp, Only, refuse_given
+from harness.load.option import Option
 from harness.load.settings import MACHINE, SERVED, Machine, Server
 from servers.basics.errors import InvalidInput
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from servers.vllm.launch.recipes import DeploymentRecipe
     from servers.vllm.launch.server import VllmServer
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 POLL_INTERVAL_S = 1.0
 CHOSEN_BY_RUN = frozenset((*SERVED, "model", "policy", "replicas", "router"))
 """Options whose values --from takes from the run."""
@@ -38,60 +39,47 @@ NOT_PRINTED = frozenset(
 
 Model = Annotated[
     str,
-    typer.Option(
-        "--model",
-        metavar="NAME|PATH",
-        help="tiny (created locally), a name from bench list models (its shape, with dummy "
+    Option(
+        "tiny (created locally), a name from bench list models (its shape, with dummy "
         "weights), a model folder, or a Hugging Face name.",
-        rich_help_panel=MACHINE,
+        "NAME|PATH",
+        panel=MACHINE,
     ),
 ]
 Hardware = Annotated[
     str | None,
-    typer.Option(
-        "--hardware",
-        metavar="NAME|FILE",
-        help="Profile with the prefill costs for the policy: a name from bench list hardware, a "
+    Option(
+        "Profile with the prefill costs for the policy: a name from bench list hardware, a "
         "TOML file that describes a GPU, or a file from bench profile. Default: the GPU of this "
         "machine.",
-        rich_help_panel=MACHINE,
+        "NAME|FILE",
+        panel=MACHINE,
     ),
 ]
 Policy = Annotated[
     str | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME",
-        help="A name from bench list policies, or my_module:MyPolicy. Default: no plug-in.",
-    ),
+    Option("A name from bench list policies, or my_module:MyPolicy. Default: no plug-in.", "NAME"),
 ]
 Port = Annotated[
     int | None,
-    typer.Option(
-        "--port",
-        metavar="N",
+    Option(
+        "Port on 127.0.0.1 of the server, or of the gateway of --router. Default: any free port.",
+        "N",
         min=1,
         max=65535,
-        help="Port on 127.0.0.1 of the server, or of the gateway of --router. Default: any free "
-        "port.",
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="FOLDER",
-        help="Folder of the log and events. Default: a new folder in runs/serve/.",
-    ),
+    Option("Folder of the log and events. Default: a new folder in runs/serve/.", "FOLDER"),
 ]
 KvBlocks = Annotated[
     int | None,
-    typer.Option(
-        "--kv-blocks",
-        metavar="N",
+    Option(
+        "Size of the KV cache in blocks (32 tokens on a CPU, else 16). Default: as fits.",
+        "N",
+        panel=MACHINE,
         min=2,
-        help="Size of the KV cache in blocks (32 tokens on a CPU, else 16). Default: as fits.",
-        rich_help_panel=MACHINE,
     ),
 ]
 
@@ -126,38 +114,30 @@ class Format(StrEnum):
 
 Print = Annotated[
     Format | None,
-    typer.Option(
-        "--print",
-        help="Print a vllm serve command, a Docker Compose file, Kubernetes manifests, or values "
-        "for the Helm chart of vLLM's production stack.",
+    Option(
+        "Print a vllm serve command, a Docker Compose file, Kubernetes manifests, or values "
+        "for the Helm chart of vLLM's production stack."
     ),
 ]
 AB = Annotated[
     bool,
-    typer.Option(
-        "--ab",
-        help="With --print compose or k8s: one more engine, which decides as stock vLLM does, for "
-        "an A/B test with bench compare --prometheus.",
+    Option(
+        "With --print compose or k8s: one more engine, which decides as stock vLLM does, for "
+        "an A/B test with bench compare --prometheus."
     ),
 ]
 From = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        metavar="RUN",
-        help="Run folder whose winner is served, with its model and settings.",
-    ),
+    Path | None, Option("Run folder whose winner is served, with its model and settings.", "RUN")
 ]
 
 
 @app.command(help=HELP)
-@takes_settings()
 def serve(
     *,
     context: typer.Context,
-    print_as: Print = None,
+    print_: Print = None,
     ab: AB = False,
-    run: From = None,
+    from_: From = None,
     model: Model = "tiny",
     policy: Policy = None,
     port: Port = None,
@@ -188,19 +168,19 @@ def serve(
     from servers.vllm.launch.offload_tier import OffloadTier
 
     with one_line_errors():
-        if run is not None:
+        if from_ is not None:
             from harness.cli.winner import winner_of
 
             refuse_given(context, CHOSEN_BY_RUN, "the run of --from decides it")
-            won = winner_of(run)
+            won = winner_of(from_)
             model, policy, machine = won.model, won.policy, won.machine
             server = replace(server, replicas=won.replicas, router=won.router)
-        if ab and print_as not in (Format.COMPOSE, Format.K8S):
+        if ab and print_ not in (Format.COMPOSE, Format.K8S):
             raise InvalidInput("--ab: add --print compose or --print k8s")
-        if print_as is not None:
+        if print_ is not None:
             refuse_given(context, NOT_PRINTED, "--print does not write it")
             recipe = _recipe(model, policy, machine, server, ab=ab)
-            print(getattr(recipe, print_as.replace("-", "_"))(), end="")
+            print(getattr(recipe, print_.replace("-", "_"))(), end="")
             return
         if server.router is not None:
             from harness.cli.start_server import router_of, serve_behind

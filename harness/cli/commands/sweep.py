@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import refuse_given, takes_settings
+from harness.cli.options import CommandApp, refuse_given
 from harness.cli.print_report import TableDetail, TableOption, print_report
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.cli.tuned import with_tuned
 from harness.console import print_message
+from harness.load.option import Option
 from harness.load.settings import RUN, Execution, Keep, SweepSettings
 
 if TYPE_CHECKING:
     from reports.answer.condition import Condition
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 OF_SEVERAL_CELLS = (
     *("baseline", "slo", "api_price", "aa", "repeats", "fail_unless", "until", "table"),
     *("workers", "on_error", "shard", "cluster", "show", "keep"),
@@ -89,8 +90,7 @@ Distribute the cells over machines:
 """
 
 
-@app.command(help=SWEEP_HELP)
-@takes_settings(file=True)
+@app.command(help=SWEEP_HELP, file=True)
 def sweep(
     *,
     context: typer.Context,
@@ -98,29 +98,28 @@ def sweep(
     execution: Execution,
     one: Annotated[
         bool,
-        typer.Option(
-            "--one",
-            help="Run one cell (one policy, rate and seed; default: seed 1), and print its "
+        Option(
+            "Run one cell (one policy, rate and seed; default: seed 1), and print its "
             "settings, its result, and where the time went.",
-            rich_help_panel=RUN,
+            panel=RUN,
         ),
     ] = False,
     show: Annotated[
         str | None,
-        typer.Option(
-            metavar="CELL",
-            help="Print the settings and the result of a cell of this sweep, and where its time "
+        Option(
+            "Print the settings and the result of a cell of this sweep, and where its time "
             "went. It runs again if its turns were not kept, and then keeps them.",
-            rich_help_panel=RUN,
+            "CELL",
+            panel=RUN,
         ),
     ] = None,
     fail_unless: Annotated[
         str | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Exit with code 1 unless this holds, in quotes: 'capacity(continuum) >= 1.3 * "
+        Option(
+            "Exit with code 1 unless this holds, in quotes: 'capacity(continuum) >= 1.3 * "
             "capacity(fcfs)' or 'mean_jct(continuum, at=0.3) <= 60'.",
-            rich_help_panel=RUN,
+            "CONDITION",
+            panel=RUN,
         ),
     ] = None,
     table: TableOption = TableDetail.BRIEF,

@@ -10,15 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from harness.cli.commands import (
     traces_convert,
     traces_privacy,
     traces_recipes,
 )
 from harness.cli.errors import one_line_errors
-from harness.cli.options import takes_settings
+from harness.cli.options import CommandApp
 from harness.cli.trace_options import (
     AsJson,
     Paths,
@@ -29,6 +27,7 @@ from harness.cli.trace_options import (
     print_notes,
     read_files,
 )
+from harness.load.option import Option
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import counted
 from servers.basics.text import one_line
@@ -36,9 +35,8 @@ from traces import TraceSet
 from traces.anonymize import Names
 from traces.stats import statistics
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
-    add_completion=False,
     help="Inspect, convert, synthesize and anonymize traces of agents.",
 )
 
@@ -68,21 +66,16 @@ The page of --html names no file, no folder, no session and no command of them.
 
 
 @app.command(help=INSPECT_HELP)
-@takes_settings()
 def inspect(
     paths: Paths,
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--html",
-            metavar="FILE",
-            help="Write a page with figures instead of printing tables. It needs no network.",
+        Option(
+            "Write a page with figures instead of printing tables. It needs no network.", "FILE"
         ),
     ] = None,
     json: AsJson = False,
-    rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")
-    ] = 10,
+    rows: Annotated[int, Option("Rows of each table.", "N", min=1)] = 10,
     *,
     reading: TraceReading,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import refuse_given, takes_settings
+from harness.cli.options import refuse_given
 from harness.cli.trace_options import (
     Paths,
     TraceReading,
@@ -18,6 +18,7 @@ from harness.cli.trace_options import (
     print_unused_recipe,
     read_files,
 )
+from harness.load.option import Option
 from servers.basics.errors import InvalidInput, InvalidTrace
 from servers.basics.phrasing import counted
 from servers.basics.text import one_line, printable
@@ -75,16 +76,13 @@ def _complete_export(incomplete: str) -> list[str]:
     return [name for name in (*EXPORTS, PACKED) if name.startswith(incomplete)]
 
 
-@takes_settings()
 def convert(
     context: typer.Context,
     paths: Paths,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="File to write, .jsonl or .jsonl.gz; for packed, .packed; for weka, a folder.",
+        Option(
+            "File to write, .jsonl or .jsonl.gz; for packed, .packed; for weka, a folder.", "FILE"
         ),
     ],
     to: Annotated[
@@ -97,40 +95,20 @@ def convert(
         ),
     ] = NATIVE,
     programs: Annotated[
-        int | None,
-        typer.Option("--programs", metavar="N", min=1, help="Keep the first N jobs. Default: all."),
+        int | None, Option("Keep the first N jobs. Default: all.", "N", min=1)
     ] = None,
     max_turns: Annotated[
-        int | None,
-        typer.Option(
-            "--max-turns", metavar="N", min=1, help="Keep the first N turns. Default: all."
-        ),
+        int | None, Option("Keep the first N turns. Default: all.", "N", min=1)
     ] = None,
-    token_scale: Annotated[
-        float,
-        typer.Option("--token-scale", metavar="FACTOR", min=0, help="Multiply lengths by this."),
-    ] = 1.0,
+    token_scale: Annotated[float, Option("Multiply lengths by this.", "FACTOR", min=0)] = 1.0,
     output_scale: Annotated[
-        float | None,
-        typer.Option(
-            "--output-scale",
-            metavar="FACTOR",
-            min=0,
-            help="Multiply outputs by this. Default: --token-scale.",
-        ),
+        float | None, Option("Multiply outputs by this. Default: --token-scale.", "FACTOR", min=0)
     ] = None,
     gap_scale: Annotated[
-        float,
-        typer.Option(
-            "--gap-scale",
-            metavar="FACTOR",
-            min=0,
-            help="Multiply tool gaps by this, and mark them as synthesised.",
-        ),
+        float, Option("Multiply tool gaps by this, and mark them as synthesised.", "FACTOR", min=0)
     ] = 1.0,
     messages: Annotated[
-        bool,
-        typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
+        bool, Option("Keep messages, which --guided and --prompts text need.")
     ] = False,
     *,
     reading: TraceReading,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import AllBut, refuse_given, takes_settings
+from harness.cli.options import AllBut, refuse_given
 from harness.cli.trace_options import (
     Paths,
     TraceReading,
@@ -17,6 +17,7 @@ from harness.cli.trace_options import (
     read_files,
     write_trace,
 )
+from harness.load.option import Option
 from servers.basics.errors import InvalidTrace
 from servers.basics.phrasing import counted
 from servers.basics.text import one_line
@@ -44,18 +45,12 @@ searched.
 """
 
 
-@takes_settings()
 def anonymize(
     context: typer.Context,
     paths: Paths,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz."),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Search a file for what may identify someone.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
+    out: Annotated[Path | None, Option("File to write, .jsonl or .jsonl.gz.", "FILE")] = None,
+    check: Annotated[bool, Option("Search a file for what may identify someone.")] = False,
+    json: Annotated[bool, Option("With --check: print JSON.")] = False,
     *,
     reading: TraceReading,
 ) -> None:

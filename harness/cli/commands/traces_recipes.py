@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.cli.options import refuse_given, takes_settings
+from harness.cli.options import refuse_given
 from harness.cli.trace_options import (
     Out,
     TraceReading,
@@ -19,6 +19,7 @@ from harness.cli.trace_options import (
     read_files,
     write_trace,
 )
+from harness.load.option import Option
 from servers.basics.errors import InvalidTrace
 from servers.basics.phrasing import counted
 from servers.basics.text import one_line
@@ -54,47 +55,27 @@ Turnstile, byte for byte.
 def synthesize_(
     recipe: Annotated[
         str,
-        typer.Argument(
-            metavar="RECIPE", help=f"One of {', '.join(RECIPES)}; or a file of bench traces fit."
+        Option(
+            f"One of {', '.join(RECIPES)}; or a file of bench traces fit.",
+            "RECIPE",
+            positional=True,
         ),
     ],
     out: Out,
-    programs: Annotated[
-        int, typer.Option("--programs", metavar="N", min=1, help="Number of jobs.")
-    ] = 100,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file.")
-    ] = 0,
+    programs: Annotated[int, Option("Number of jobs.", "N", min=1)] = 100,
+    seed: Annotated[int, Option("The same seed gives the same file.", "N", min=0)] = 0,
     turn_scale: Annotated[
-        int,
-        typer.Option(
-            "--turn-scale",
-            metavar="N",
-            min=1,
-            max=5,
-            help="Multiply turns by this, divide lengths by it.",
-        ),
+        int, Option("Multiply turns by this, divide lengths by it.", "N", min=1, max=5)
     ] = 1,
     tokens: Annotated[
         PromptTokens | None,
-        typer.Option(
-            "--tokens",
-            help="Meaning of the recipe's \"tokens per program\". Default: the recipe's.",
-        ),
+        Option("Meaning of the recipe's \"tokens per program\". Default: the recipe's."),
     ] = None,
     scale: Annotated[
-        float | None,
-        typer.Option(
-            "--scale", metavar="FACTOR", help="Multiply tokens by this. Default: the recipe's."
-        ),
+        float | None, Option("Multiply tokens by this. Default: the recipe's.", "FACTOR")
     ] = None,
     output_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--output-tokens",
-            metavar="MIN..MAX",
-            help="Output lengths of execution-note. Default: 7..12.",
-        ),
+        str | None, Option("Output lengths of execution-note. Default: 7..12.", "MIN..MAX")
     ] = None,
 ) -> None:
     with one_line_errors():
@@ -147,48 +128,26 @@ OF_NEW_RECIPES = ("out", "set_", "licence", "about")
 OF_CHECKS = ("programs", "seed", "json")
 
 
-@takes_settings()
 def fit(
     context: typer.Context,
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH...]", help="Files or folders of programs.")
+        list[str] | None, Option("Files or folders of programs.", "[PATH...]", positional=True)
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The recipe, .toml.")
-    ] = None,
+    out: Annotated[Path | None, Option("The recipe, .toml.", "FILE")] = None,
     set_: Annotated[
-        str | None,
-        typer.Option(
-            "--set",
-            metavar="TEXT",
-            help="What the programs are and who recorded them. Default: paths.",
-        ),
+        str | None, Option("What the programs are and who recorded them. Default: paths.", "TEXT")
     ] = None,
-    licence: Annotated[
-        str, typer.Option("--licence", metavar="TEXT", help="The licence of the programs.")
-    ] = "not given",
+    licence: Annotated[str, Option("The licence of the programs.", "TEXT")] = "not given",
     about: Annotated[
-        str | None,
-        typer.Option(
-            "--about", metavar="TEXT", help="One line about the recipe. Default: its set."
-        ),
+        str | None, Option("One line about the recipe. Default: its set.", "TEXT")
     ] = None,
     check: Annotated[
         str | None,
-        typer.Option(
-            "--check",
-            metavar="RECIPE",
-            help="Compare this recipe, or a file of bench traces fit, with real programs.",
-        ),
+        Option("Compare this recipe, or a file of bench traces fit, with real programs.", "RECIPE"),
     ] = None,
-    programs: Annotated[
-        int,
-        typer.Option("--programs", metavar="N", min=1, help="With --check: jobs to draw."),
-    ] = 2000,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="With --check: seed of the draw.")
-    ] = 0,
-    json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
+    programs: Annotated[int, Option("With --check: jobs to draw.", "N", min=1)] = 2000,
+    seed: Annotated[int, Option("With --check: seed of the draw.", "N", min=0)] = 0,
+    json: Annotated[bool, Option("With --check: print JSON.")] = False,
     *,
     reading: TraceReading,
 ) -> None:
