@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +24,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.records.turns import TurnRecord
+from servers.records.turns import EventRecord, TurnRecord
 
 
 def summary(times_s: Sequence[float] | NDArray[np.float64]) -> Summary:
@@ -88,6 +88,10 @@ class Stream(NamedTuple):
     """For how long jobs arrive; None: until a steady state has been measured."""
 
 
+def ignored(_: object) -> None:
+    """Take no notice of what a cell reports."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     name: str
@@ -108,6 +112,11 @@ class Job:
     """Of a scenario; None without one."""
     background: Background | None = None
     """Requests that arrive until the jobs have ended."""
+    on_turn: Callable[[TurnRecord], None] = ignored
+    """Called when a turn ends."""
+    on_event: Callable[[EventRecord], None] = ignored
+    on_stage: Callable[[str], None] = ignored
+    """Called with a description of what the cell does."""
 
     def background_arrivals(self) -> Iterable[tuple[Program, int]]:
         """Return the background requests with their times in ps; none without a background."""

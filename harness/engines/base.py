@@ -24,7 +24,6 @@ from servers.disaggregation import engines_of, parse_splits
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, OffloadRecord
 from servers.records.sweep import Unsupported
-from servers.records.turns import EventRecord, TurnRecord
 from servers.routing import ENGINES as ROUTER_ENGINES
 from servers.routing import ForeignRouter
 from servers.variants import Variant, behind_routers, disaggregated, split, variants
@@ -146,17 +145,8 @@ class ResolvedEngine(Protocol):
     def tier(self, variant: Variant) -> OffloadRecord | None:
         """Return the settings of the variant's offload tier, or None if it has none."""
 
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
-        """Run a cell and return its done.json.
-
-        `on_turn` is called when a turn ends, `on_stage` with a description of the current stage.
-        """
+    def run(self, job: Job) -> DoneRecord:
+        """Run a cell and return its done.json."""
 
 
 Resolved = tuple[tuple[Variant, ...], ResolvedEngine, tuple[Unsupported, ...]]

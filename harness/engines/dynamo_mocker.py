@@ -7,7 +7,6 @@ of its variant. The workers schedule as stock vLLM does, so `fcfs` is the only p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from msgspec import structs
 from harness.cells.job import Job
 from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, Resolved, engine_count
 from harness.engines.foreign_router import find_routers
-from harness.engines.live_engine import CellReplay, LiveEngine
+from harness.engines.live_engine import LiveEngine
 from harness.engines.sim import SimEngine, resolve_profile, sim_engine
 from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
@@ -97,7 +96,7 @@ class DynamoEngine(LiveEngine):
         settings = self.sim.settings(variant)
         return structs.replace(settings, engine=NAME, gpus=gpus, server=server)
 
-    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job) -> DoneRecord:
         router, profile, limits = job.variant.router, self.sim.profile, self.sim.limits
         if not isinstance(router, ForeignRouter):
             raise TypeError(f"{job.variant.name} has no router of Dynamo")
@@ -117,7 +116,7 @@ class DynamoEngine(LiveEngine):
             self.dynamo,
             job.folder / "server",
             ready_within_s=self.server.ready_within_s,
-            on_progress=lambda seconds, _: on_stage(f"starting Dynamo, {seconds:.0f} s"),
+            on_progress=lambda seconds, _: job.on_stage(f"starting Dynamo, {seconds:.0f} s"),
         )
         with cluster:
             frontend = Frontend(
@@ -128,7 +127,7 @@ class DynamoEngine(LiveEngine):
             )
             server = LiveServer(cluster.base_url, dynamo=frontend)
             service = self.service([server], self.model, BYTES, job.seed)
-            done = replay(service, [cluster])
+            done = self.replay(job, service, [cluster])
         done.kv_blocks = profile.kv_blocks
         done.block_tokens = profile.block_tokens
         done.max_model_len = profile.max_model_len

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -66,7 +66,6 @@ def behind_router(
     servers: Sequence[LiveServer],
     costs: CostCurve | None,
     turn_timeout_s: float,
-    on_stage: Callable[[str], None],
     stack: ExitStack,
 ) -> tuple[Sequence[LiveServer], Sequence[RouterProcess]]:
     """Return the servers to which the harness sends turns, and the processes of ours among them.
@@ -77,7 +76,7 @@ def behind_router(
     router = job.variant.router
     if not isinstance(router, ForeignRouter):
         return servers, ()
-    on_stage(f"starting {router.project}")
+    job.on_stage(f"starting {router.project}")
     urls = tuple(server.root for server in servers)
     deployment = Deployment(urls, servers[0].kv_tokens, costs, turn_timeout_s)
     log = job.folder / "server" / "router.log"

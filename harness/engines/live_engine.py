@@ -9,9 +9,9 @@ import asyncio
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from msgspec import UNSET
 
@@ -25,7 +25,7 @@ from servers.basics.errors import CellFailed, InvalidRouter
 from servers.processes.supervised import Failing, first_failure
 from servers.records.done import DoneRecord
 from servers.records.settings import OffloadRecord
-from servers.records.turns import EventRecord, TurnRecord
+from servers.records.turns import TurnRecord
 from servers.routers.sticky import Sticky
 from servers.routing import NamedRouter
 from servers.variants import Variant
@@ -45,13 +45,7 @@ def end_on_sigterm() -> None:
 
 
 def replay_on(
-    service: Service,
-    job: Job,
-    server: Server,
-    processes: Sequence[Failing],
-    on_turn: Callable[[TurnRecord], None],
-    on_event: Callable[[EventRecord], None],
-    on_stage: Callable[[str], None],
+    service: Service, job: Job, server: Server, processes: Sequence[Failing]
 ) -> DoneRecord:
     """Replay the programs of the job, or run its agents.
 
@@ -79,29 +73,22 @@ def replay_on(
             else:
                 liveness.turn_failed()
                 first_error = first_error or record.error
-        on_turn(record)
+        job.on_turn(record)
 
     async def replay() -> DoneRecord:
         if job.agents is not None:
             from harness.live_agents.run import run_agents
 
-            return await run_agents(
-                service,
-                job,
-                api_key=api_key(),
-                on_turn=turn_ended,
-                on_event=on_event,
-                on_stage=on_stage,
-                lost_reason=lambda: monitor.lost_reason,
-            )
-        on_stage("replaying")
+            agents = replace(job, on_turn=turn_ended)
+            return await run_agents(service, agents, lambda: monitor.lost_reason)
+        job.on_stage("replaying")
         return await replay_live(
             job.programs,
             job.starts_s,
             job.in_flight,
             service,
             on_turn=turn_ended,
-            on_event=on_event,
+            on_event=job.on_event,
             api_key=api_key(),
             liveness=monitor.liveness,
             lost_reason=lambda: monitor.lost_reason,
@@ -194,12 +181,6 @@ async def record_stalls(stalls: list[tuple[float, float]]) -> None:
             stalls.append((began_s, ended_s))
 
 
-class CellReplay(Protocol):
-    def __call__(self, service: Service, processes: Sequence[Failing] = ()) -> DoneRecord:
-        """Replay the cell's programs on the servers, or run its agents. Raises CellFailed, also
-        when one of the `processes` exits."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEngine(ABC):
     server: Server
@@ -231,20 +212,15 @@ class LiveEngine(ABC):
         )
 
     @abstractmethod
-    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
-        """Start the servers of the cell, call `replay` once, stop them, and return its record with
-        what the servers report."""
+    def serve(self, job: Job) -> DoneRecord:
+        """Start the servers of the cell, call `self.replay` once, stop them, and return its record
+        with what the servers report."""
 
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
+    def run(self, job: Job) -> DoneRecord:
         end_on_sigterm()  # so that the servers are stopped
+        return self.serve(job)
 
-        def replay(service: Service, processes: Sequence[Failing] = ()) -> DoneRecord:
-            return replay_on(service, job, self.server, processes, on_turn, on_event, on_stage)
-
-        return self.serve(job, replay, on_stage)
+    def replay(self, job: Job, service: Service, processes: Sequence[Failing] = ()) -> DoneRecord:
+        """Replay the job's programs on the servers, or run its agents. Raises CellFailed, also when
+        one of the `processes` exits."""
+        return replay_on(service, job, self.server, processes)

@@ -20,7 +20,6 @@ from harness.load.workload import Longest
 from servers.basics.errors import CellFailed, EngineError
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, OffloadRecord, ServerRecord
-from servers.records.turns import EventRecord, TurnRecord
 from servers.remote.client import EngineProcess, RemoteEngine
 from servers.variants import Variant
 
@@ -80,20 +79,14 @@ class RemoteVirtualEngine(ABC):
     def tier(self, variant: Variant) -> OffloadRecord | None:
         return self.sim.tier(variant)
 
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
+    def run(self, job: Job) -> DoneRecord:
         profile, limits = self.sim.profile, job.variant.limited(self.sim.limits)
-        on_stage(f"importing {self.scheduler_of}")
+        job.on_stage(f"importing {self.scheduler_of}")
         try:
             process = self.process(job.variant)
             policy = self.policy(job.variant)
-            engine = partial(RemoteEngine, process, policy, profile, limits, on_event=on_event)
-            return run_virtual(job, engine, on_turn)
+            engine = partial(RemoteEngine, process, policy, profile, limits, on_event=job.on_event)
+            return run_virtual(job, engine)
         except Exception as failed:
             started.cache_clear()  # the process is in the middle of the cell
             if isinstance(failed, EngineError):

@@ -7,7 +7,7 @@ code does, and has not been run on a GPU yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, Resolved, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
-from harness.engines.live_engine import CellReplay, LiveEngine
+from harness.engines.live_engine import LiveEngine
 from harness.engines.warm_up import send_prompts
 from harness.load.server_config import server_config, server_record
 from harness.load.settings import Prompts, SweepSettings
@@ -84,12 +84,12 @@ class SglangEngine(LiveEngine):
             server=server_record(config, self.server, sglang=self.sglang.version),
         )
 
-    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job) -> DoneRecord:
         with ExitStack() as stack:
-            servers = self._launch(job, on_stage)
+            servers = self._launch(job)
             for server in servers:
                 stack.enter_context(server)
-            on_stage("warming up")
+            job.on_stage("warming up")
             for server in servers:
                 self._warm_up(server)
             info = servers[0].info
@@ -103,17 +103,17 @@ class SglangEngine(LiveEngine):
                 for each in servers
             ]
             targets, routers = behind_router(
-                job, self.routers, replicas, None, self.server.turn_timeout_s, on_stage, stack
+                job, self.routers, replicas, None, self.server.turn_timeout_s, stack
             )
             service = self.service(targets, info.model, info.vocabulary, job.seed)
-            done = replay(service, [*routers, *servers])
+            done = self.replay(job, service, [*routers, *servers])
         done.kv_blocks = info.kv_tokens // info.page_tokens
         done.block_tokens = info.page_tokens
         done.max_model_len = info.max_model_len
         done.prefix_caching = info.radix_cache
         return done
 
-    def _launch(self, job: Job, on_stage: Callable[[str], None]) -> list[SglangServer]:
+    def _launch(self, job: Job) -> list[SglangServer]:
         return launch_replicas(
             self.config,
             self.server.replicas,
@@ -121,7 +121,7 @@ class SglangEngine(LiveEngine):
             self.sglang,
             job.folder / "server",
             ready_within_s=self.server.ready_within_s,
-            on_progress=lambda seconds, _: on_stage(f"starting SGLang, {seconds:.0f} s"),
+            on_progress=lambda seconds, _: job.on_stage(f"starting SGLang, {seconds:.0f} s"),
         )
 
     def _warm_up(self, server: SglangServer) -> None:

@@ -6,7 +6,6 @@ is `sglang-virtual`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,7 +21,6 @@ from servers.basics.errors import InvalidInput
 from servers.profiles import Profile
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord
-from servers.records.turns import EventRecord, TurnRecord
 from servers.sglang.find_sglang import TESTED
 from servers.sglang.schedulers import Fcfs, LongestPrefixMatch, scheduler_of, sglang_variants
 from servers.sglang.sim import SglangSim
@@ -48,16 +46,10 @@ class SglangSimEngine(SimEngine):
         )
         return structs.replace(SimEngine.settings(self, variant), limits=limits)
 
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
+    def run(self, job: Job) -> DoneRecord:
         scheduler = scheduler_of(job.variant)
-        engine = partial(SglangSim, scheduler, self.profile, self.limits, on_event=on_event)
-        return run_virtual(job, engine, on_turn)
+        engine = partial(SglangSim, scheduler, self.profile, self.limits, on_event=job.on_event)
+        return run_virtual(job, engine)
 
 
 def sglang_sim_engine(settings: SweepSettings) -> Resolved:

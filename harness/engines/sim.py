@@ -45,7 +45,7 @@ from servers.records.settings import (
     ProfileRecord,
     TransferRecord,
 )
-from servers.records.turns import EventRecord, TurnRecord
+from servers.records.turns import EventRecord
 from servers.routing import NamedRouter
 from servers.sim import (
     DisaggregatedFleet,
@@ -165,13 +165,7 @@ class SimEngine:
     def tier(self, variant: Variant) -> OffloadRecord | None:
         return OffloadRecord(**asdict(self.offload)) if variant.offload else None
 
-    def run(
-        self,
-        job: Job,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None],
-        on_stage: Callable[[str], None],
-    ) -> DoneRecord:
+    def run(self, job: Job) -> DoneRecord:
         variant, profile = job.variant, self.profile_of(job.variant)
         limits = variant.limited(self.limits)
         policy_costs = costs(
@@ -187,15 +181,17 @@ class SimEngine:
             return partial(Engine, policy, profile, limits, offload, on_event=on_event)
 
         if not isinstance(variant.router, NamedRouter):
-            return run_virtual(job, engine(on_event), on_turn)
-        engines = [engine(partial(_of_replica, index, on_event)) for index in range(self.replicas)]
+            return run_virtual(job, engine(job.on_event))
+        engines = [
+            engine(partial(_of_replica, index, job.on_event)) for index in range(self.replicas)
+        ]
         fleet: EngineFactory = partial(Fleet, variant.router, engines)
         if self.experts is not None:
             fleet = partial(LockstepFleet, variant.router, engines, self.experts)
         if variant.split is not None and self.transfer is not None:
             decode, prefill = engines[: variant.split.decode], engines[variant.split.decode :]
             fleet = partial(DisaggregatedFleet, variant.router, decode, prefill, self.transfer)
-        done = run_virtual(job, fleet, on_turn)
+        done = run_virtual(job, fleet)
         done.kv_blocks = self.replicas * profile.kv_blocks
         return done
 

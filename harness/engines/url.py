@@ -11,13 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cells.job import Job
 from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, Resolved
-from harness.engines.live_engine import CellReplay, LiveEngine
+from harness.engines.live_engine import LiveEngine
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend, is_dynamo
@@ -112,7 +112,7 @@ class UrlEngine(LiveEngine):
             ),
         )
 
-    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job) -> DoneRecord:
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
         server = LiveServer(
@@ -124,14 +124,14 @@ class UrlEngine(LiveEngine):
             tagged=self.is_vllm,
         )
         if self.is_sglang:
-            on_stage("emptying the cache")
+            job.on_stage("emptying the cache")
             flush_cache(server.root)
         service = self.service(
             *([server], self.model, vocabulary_of(self.model), seed),
             cache_salt=nonce if self.is_vllm else None,
             counter=None if self.tokenizer is None else by_tokenizer(self.tokenizer),
         )
-        done = replay(service)
+        done = self.replay(job, service)
         done.prompt_seed = seed
         return done
 

@@ -8,7 +8,7 @@ from harness.cells.job import Job
 from harness.load.agents import AgentJobs
 from harness.load.stream import ArrivingJob, with_burst
 from harness.replay.steady import SteadyWindow
-from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_scenario, replay_stream
+from harness.replay.virtual import EngineFactory, replay, replay_scenario, replay_stream
 from harness.replay.window import AgentsWindow, HorizonWindow
 from servers.basics.errors import CellFailed
 from servers.policies.base import Oracle
@@ -16,13 +16,13 @@ from servers.policies.user_code import NeverReturned, call_limit, raised_in, tra
 from servers.records.done import DoneRecord
 
 
-def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
+def run_virtual(job: Job, engine: EngineFactory) -> DoneRecord:
     """Return the contents of done.json. Raise CellFailed with the line of a user's policy or router
     that raised an exception or does not return."""
     roots = job.variant.user_code
     try:
         with call_limit(roots):
-            return _run(job, engine, on_turn)
+            return _run(job, engine)
     except NeverReturned as late:
         raise CellFailed(str(late)) from None
     except Exception as error:
@@ -31,17 +31,17 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
         raise CellFailed(f"{line}\n{traceback_in(error, roots)}") from error
 
 
-def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
+def _run(job: Job, engine: EngineFactory) -> DoneRecord:
     oracle, background = issubclass(job.variant.policy, Oracle), job.background_arrivals()
     if job.scenario_jobs is not None:
-        return replay_scenario(job.scenario_jobs, engine, on_turn, oracle=oracle)
+        return replay_scenario(job.scenario_jobs, engine, job.on_turn, oracle=oracle)
     if job.stream is None:
         return replay(
             job.programs,
             job.starts_s,
             job.in_flight,
             engine,
-            on_turn,
+            job.on_turn,
             oracle=oracle,
             background=background,
         )
@@ -56,4 +56,6 @@ def _run(job: Job, engine: EngineFactory, on_turn: OnTurn) -> DoneRecord:
     else:
         window = SteadyWindow(jobs.jobs_per_s, idle)
         arriving = with_burst(jobs, window.burst)
-    return replay_stream(arriving, window, engine, on_turn, oracle=oracle, background=background)
+    return replay_stream(
+        arriving, window, engine, job.on_turn, oracle=oracle, background=background
+    )

@@ -6,7 +6,7 @@ only one cell. Cells run one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 
@@ -21,7 +21,7 @@ from harness.engines.base import (
     with_routers,
 )
 from harness.engines.foreign_router import behind_router, find_routers
-from harness.engines.live_engine import CellReplay, LiveEngine
+from harness.engines.live_engine import LiveEngine
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
 from harness.load.server_config import limits_record, server_config, server_record
@@ -130,7 +130,7 @@ class VllmEngine(LiveEngine):
         tier = self._tier(variant)
         return None if tier is None else OffloadRecord(**asdict(tier))
 
-    def serve(self, job: Job, replay: CellReplay, on_stage: Callable[[str], None]) -> DoneRecord:
+    def serve(self, job: Job) -> DoneRecord:
         config = self.config_for(job.variant)
         servers = launch_replicas(
             config,
@@ -138,7 +138,7 @@ class VllmEngine(LiveEngine):
             job.folder / "server",
             python=self.vllm.python,
             ready_within_s=self.server.ready_within_s,
-            on_progress=lambda seconds, _: on_stage(f"starting vLLM, {seconds:.0f} s"),
+            on_progress=lambda seconds, _: job.on_stage(f"starting vLLM, {seconds:.0f} s"),
         )
         with ExitStack() as stack:
             for server in servers:
@@ -147,7 +147,7 @@ class VllmEngine(LiveEngine):
             kv_tokens = info.kv_blocks * info.block_size
             curve, _ = command_line.policy_costs(config, self.vllm)
             costs = replace(curve.costs(), reload_s=None, kv_tokens=kv_tokens)
-            on_stage("warming up")
+            job.on_stage("warming up")
             for server in servers:
                 warm_up(
                     server.base_url,
@@ -168,13 +168,13 @@ class VllmEngine(LiveEngine):
                 for each in servers
             ]
             targets, routers = behind_router(
-                job, self.routers, replicas, curve, self.server.turn_timeout_s, on_stage, stack
+                job, self.routers, replicas, curve, self.server.turn_timeout_s, stack
             )
             service = self.service(
                 *(targets, info.model, info.vocabulary, job.seed),
                 replays_answers=self.config.recorded_answers,
             )
-            done = replay(service, [*routers, *servers])
+            done = self.replay(job, service, [*routers, *servers])
             if job.variant.offload is not None:
                 done.external_hit_tokens = sum(s.external_hit_tokens() for s in servers)
         for server in servers:

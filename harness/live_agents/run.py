@@ -26,12 +26,13 @@ from harness.gateway.guided import Guide
 from harness.gateway.serving import program_socket, tune_garbage_collector
 from harness.live_agents.launch import WORKSPACE, AgentLaunches, ProgramLimits, readable
 from harness.live_agents.starts import Starts
+from harness.replay.http import api_key
 from harness.replay.live_server import Service
 from servers.basics.atomic import make_folder
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import AgentStartError, CellFailed
 from servers.records.done import DoneRecord
-from servers.records.turns import EventRecord, TurnRecord
+from servers.records.turns import TurnRecord
 from servers.routers.sticky import Sticky
 from servers.routing import NamedRouter
 from traces import Program
@@ -58,7 +59,6 @@ class _Agents:
         launches: AgentLaunches,
         turns: Counter[str],
         lost_reason: Callable[[], str | None],
-        on_stage: Callable[[str], None],
     ) -> None:
         """`turns`: number of recorded turns by program; updated by the caller."""
         self._lost_reason = lost_reason
@@ -66,7 +66,7 @@ class _Agents:
         self._launches = launches
         self._turns = turns
         self.starts = Starts(
-            len(job.programs), job.in_flight, cpu_cores(), gateway.set_origin, on_stage
+            len(job.programs), job.in_flight, cpu_cores(), gateway.set_origin, job.on_stage
         )
         self._programs = Lines(job.folder / "programs.jsonl")
         self._predictions = Lines(job.folder / "predictions.jsonl")
@@ -210,14 +210,7 @@ def _default_status(run: _ProgramRun) -> str:
 
 
 async def run_agents(
-    service: Service,
-    job: Job,
-    *,
-    api_key: str | None,
-    on_turn: Callable[[TurnRecord], None],
-    on_event: Callable[[EventRecord], None],
-    on_stage: Callable[[str], None],
-    lost_reason: Callable[[], str | None],
+    service: Service, job: Job, lost_reason: Callable[[], str | None]
 ) -> DoneRecord:
     """Run all programs to their end. Returns the contents of done.json.
 
@@ -234,15 +227,15 @@ async def run_agents(
         nonlocal failed
         failed += record.error is not None
         turns[record.program_id] += 1
-        on_turn(record)
+        job.on_turn(record)
 
     guide = Guide(job.programs, service.vocabulary, service.seed) if plan.guided else None
     gateway = Gateway(
         service.servers,
         count,
-        api_key,
+        api_key(),
         guide=guide,
-        on_event=on_event,
+        on_event=job.on_event,
         access=Access(keyed=True),
         router=job.variant.router if isinstance(job.variant.router, NamedRouter) else Sticky,
         counter=service.counter,
@@ -256,7 +249,7 @@ async def run_agents(
     tune_garbage_collector()
     async with serve_gateway(gateway) as base_url:
         launches = AgentLaunches(plan, folder, service.model, base_url, containers, readable(plan))
-        agents = _Agents(job, gateway, launches, turns, lost_reason, on_stage)
+        agents = _Agents(job, gateway, launches, turns, lost_reason)
         with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()
         if gateway.router_error is not None:

@@ -106,8 +106,13 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
 
     path, keeps = work.folder / cell.name, work.keeps_turns(cell)
     with CellFolder(path, config, compressed=is_virtual, keeps_lines=keeps) as out:
-        job = _job(work, cell, out.path)
-        done = plan.engine.run(job, on_turn, on_event, lambda stage: tick(turns, stage))
+        job = replace(
+            _job(work, cell, out.path),
+            on_turn=on_turn,
+            on_event=on_event,
+            on_stage=lambda stage: tick(turns, stage),
+        )
+        done = plan.engine.run(job)
         out.finish(done, None if memory is None else memory.numbers(CellRun(path, config, done)))
     tick(turns, "")  # the number of turns of agents is unknown until then
 

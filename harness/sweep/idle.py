@@ -48,7 +48,8 @@ def idle_times(plan: SweepPlan, seed: int, folder: Path) -> Times:
         starts_s=None,
         in_flight=1,
         folder=folder,
+        on_turn=on_turn,
     )
-    plan.engine.run(job, on_turn, lambda _: None, lambda _: None)
+    plan.engine.run(job)
     jct_s = [end_s - starts_s[job_id] for job_id, end_s in ends_s.items()]
     return turns.with_jcts(jct_s, 0, 1)
