@@ -45,7 +45,7 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
     try:
         yield
     except (TurnstileError, OSError) as error:
-        if is_stdout_full(error):
+        if is_stdout_full(error) or isinstance(error, BrokenPipeError):
             raise
         print_message(_settings_file_prefix(error) + " ".join(str(error).split("\n")))
         raise typer.Exit(2) from None

@@ -108,7 +108,7 @@ def _with_options(command: Command, file: bool) -> Command:
         path = _settings_file(given) if file else None
         with one_line_errors():
             _refuse_repeated(given)
-        with _option_values(path, given) as values:
+        with _option_values(path, given) as values, one_line_errors():
             values = {name: value for name, value in values.items() if name not in own}
             settings = {name: build(group, values) for name, group in groups.items() if group}
             command(**arguments, **settings)

@@ -41,49 +41,48 @@ def run_from_settings(
     """Return the run folder and the errors of failed cells by name. The errors are printed.
     `arguments` are the command's. `condition` is checked before any cell runs."""
     workers = execution.workers
-    with one_line_errors():
-        if workers is not None and workers < 1:
-            raise InvalidInput(f"--workers {workers}: must be at least 1")
-        from harness.load.machines import is_list
-        from harness.load.shard import parse_shard
-        from harness.sweep.folder import default_folder
-        from harness.sweep.members import resolve_members
-        from harness.sweep.resolve import resolve
-        from harness.sweep.run import ONE, run_sweeps
+    if workers is not None and workers < 1:
+        raise InvalidInput(f"--workers {workers}: must be at least 1")
+    from harness.load.machines import is_list
+    from harness.load.shard import parse_shard
+    from harness.sweep.folder import default_folder
+    from harness.sweep.members import resolve_members
+    from harness.sweep.resolve import resolve
+    from harness.sweep.run import ONE, run_sweeps
 
-        shard = None if execution.shard is None else parse_shard(execution.shard)
-        for check in map(check_package, PACKAGES):
-            if not check.passed:
-                raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
-        if is_list(settings) and not one_cell:
-            machines = resolve_members(settings)
-            by_name = machines.plans
-            folder = execution.out or machines.default_folder()
-            claim = machines.claimed(folder, arguments, shard)
-        else:
-            by_name = {ONE: (plan := resolve(settings))}
-            folder, claim = execution.out or default_folder(plan), None
-        plans = list(by_name.values())
-        if condition is not None:
-            check_condition(condition, plans[0])
-            _refuse_other_unit(condition, settings.load, plans[0])
-        if shard is not None:
-            from harness.sweep.shards import refuse_shard
+    shard = None if execution.shard is None else parse_shard(execution.shard)
+    for check in map(check_package, PACKAGES):
+        if not check.passed:
+            raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
+    if is_list(settings) and not one_cell:
+        machines = resolve_members(settings)
+        by_name = machines.plans
+        folder = execution.out or machines.default_folder()
+        claim = machines.claimed(folder, arguments, shard)
+    else:
+        by_name = {ONE: (plan := resolve(settings))}
+        folder, claim = execution.out or default_folder(plan), None
+    plans = list(by_name.values())
+    if condition is not None:
+        check_condition(condition, plans[0])
+        _refuse_other_unit(condition, settings.load, plans[0])
+    if shard is not None:
+        from harness.sweep.shards import refuse_shard
 
-            refuse_shard(plans[0], shard)
-        if one_cell and len(plan.cells()) != 1:
-            dimensions = (
-                ("one policy with --policies", plan.variants),
-                (
-                    "one number with --agents" if plan.has_agents else "one rate with --jps",
-                    plan.amounts,
-                ),
-                ("one seed with --seeds", plan.seeds),
-            )
-            missing = " and ".join(text for text, values in dimensions if len(values) > 1)
-            raise InvalidInput(
-                f"these settings have {len(plan.cells())} cells: give {missing}, or remove --one"
-            )
+        refuse_shard(plans[0], shard)
+    if one_cell and len(plan.cells()) != 1:
+        dimensions = (
+            ("one policy with --policies", plan.variants),
+            (
+                "one number with --agents" if plan.has_agents else "one rate with --jps",
+                plan.amounts,
+            ),
+            ("one seed with --seeds", plan.seeds),
+        )
+        missing = " and ".join(text for text, values in dimensions if len(values) > 1)
+        raise InvalidInput(
+            f"these settings have {len(plan.cells())} cells: give {missing}, or remove --one"
+        )
     with one_line_errors(resume_hint(arguments)), _pool(execution, plans[0], folder) as pool:
         outcome = run_sweeps(
             by_name,

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import AllBut, CommandApp, refuse_given
 from harness.console import print_message
 from harness.load.option import Option
@@ -110,52 +109,51 @@ def compare(
     from servers.basics.phrasing import counted
 
     runs = [Path(side) for side in sides]
-    with one_line_errors():
-        if prometheus:
-            refuse_given(context, AllBut("sides", "prometheus"), "has no effect with --prometheus")
-            _compare_servers(sides)
-            return
-        if across is not None:
-            _compare_machines(runs, across, price or [], html)
-            return
-        if price or len(runs) > 2:
-            raise InvalidInput("more than two runs, and --price, are for --across hardware,model")
-        base, new = runs[0], runs[1] if len(runs) > 1 else None
-        if (new is None) == (save is None):
-            raise InvalidInput("give NEW, the run to compare with BASE, or --save FILE, not both")
-        if new is None and save is not None:
-            old = baseline.read_side(base)
-            old.refuse_invalid("a baseline")
-            baseline.save(old, save)
-            unstable = counted(len(old.unstable), "unstable cell") if old.unstable else ""
-            parts = [f"{save.stat().st_size:,} bytes", f"{len(old.jobs):,} jobs", unstable]
-            print(f"baseline: {save}, {', '.join(part for part in parts if part)}")
-            if old.jobs.empty:
-                print_message(
-                    f"{save}: has no job times, because no cell of {base} has a steady state; a "
-                    "comparison with it finds no slower job. Run lower rates"
-                )
-            return
-        metrics, limit = _metrics(metric), _share(max_regression)
-        allowed = () if allow_different is None else parse_allowed(allow_different)
+    if prometheus:
+        refuse_given(context, AllBut("sides", "prometheus"), "has no effect with --prometheus")
+        _compare_servers(sides)
+        return
+    if across is not None:
+        _compare_machines(runs, across, price or [], html)
+        return
+    if price or len(runs) > 2:
+        raise InvalidInput("more than two runs, and --price, are for --across hardware,model")
+    base, new = runs[0], runs[1] if len(runs) > 1 else None
+    if (new is None) == (save is None):
+        raise InvalidInput("give NEW, the run to compare with BASE, or --save FILE, not both")
+    if new is None and save is not None:
+        old = baseline.read_side(base)
+        old.refuse_invalid("a baseline")
+        baseline.save(old, save)
+        unstable = counted(len(old.unstable), "unstable cell") if old.unstable else ""
+        parts = [f"{save.stat().st_size:,} bytes", f"{len(old.jobs):,} jobs", unstable]
+        print(f"baseline: {save}, {', '.join(part for part in parts if part)}")
+        if old.jobs.empty:
+            print_message(
+                f"{save}: has no job times, because no cell of {base} has a steady state; a "
+                "comparison with it finds no slower job. Run lower rates"
+            )
+        return
+    metrics, limit = _metrics(metric), _share(max_regression)
+    allowed = () if allow_different is None else parse_allowed(allow_different)
 
-        def compared(old: baseline.Side, now: baseline.Side) -> Verdict:
-            return compare_sides(old, now, metrics, limit, confidence, allowed)
+    def compared(old: baseline.Side, now: baseline.Side) -> Verdict:
+        return compare_sides(old, now, metrics, limit, confidence, allowed)
 
-        try:
-            verdict = compare_paths(base, new or base, compared)
-        except InvalidInput as error:
-            verdict = Verdict(refused=str(error))
-        verdict = replace(verdict, must_be_identical=identical)
-        # CI shows this file, so it also says why nothing was compared.
-        if markdown is not None:
-            write_file(markdown, markdown_of(verdict, limit).encode())
-        if verdict.refused:
-            raise NotComparable(verdict.refused)
-        if html is None and new is not None and new.is_dir():
-            html = new / COMPARISON
-        if html is not None:
-            draw(verdict, str(base), str(new), limit, html)
+    try:
+        verdict = compare_paths(base, new or base, compared)
+    except InvalidInput as error:
+        verdict = Verdict(refused=str(error))
+    verdict = replace(verdict, must_be_identical=identical)
+    # CI shows this file, so it also says why nothing was compared.
+    if markdown is not None:
+        write_file(markdown, markdown_of(verdict, limit).encode())
+    if verdict.refused:
+        raise NotComparable(verdict.refused)
+    if html is None and new is not None and new.is_dir():
+        html = new / COMPARISON
+    if html is not None:
+        draw(verdict, str(base), str(new), limit, html)
     if changes := shown(verdict.changes):
         show_rows([HEAD, *map(row, changes)])
     for line in notes(verdict):

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import AllBut, CommandApp, Only, refuse_given
 from harness.console import print_message
 from harness.load.option import Option
@@ -56,8 +55,7 @@ def doctor(
     from harness.cli.checks import checks
     from harness.cli.tables import show_rows
 
-    with one_line_errors():
-        refuse_given(context, AllBut("pins"), "only with --pins")
+    refuse_given(context, AllBut("pins"), "only with --pins")
     results = list(checks())
     show_rows([(c.state, c.name, c.finding) for c in results])
     failed = [check for check in results if not check.passed]
@@ -80,16 +78,13 @@ def _check_pins(policy: str, model: str, gap_s: float, kv_blocks: int, settings:
     from servers.variants import make_policy, variants
     from servers.vllm.launch.command_line import ServerConfig
 
-    with one_line_errors():
-        config = ServerConfig(
-            model=model, policy=policy, costs=EXPENSIVE_PREFILL, kv_blocks=kv_blocks
-        )
-        with running_servers(config, fresh_folder("pins"), settings) as ([server], _):
-            info = server.info
-            chosen = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
-            expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
-            replica = LiveServer(server.base_url, server.events_path)
-            gaps = measure_gaps(info, replica, expected, gap_s)
+    config = ServerConfig(model=model, policy=policy, costs=EXPENSIVE_PREFILL, kv_blocks=kv_blocks)
+    with running_servers(config, fresh_folder("pins"), settings) as ([server], _):
+        info = server.info
+        chosen = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
+        expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
+        replica = LiveServer(server.base_url, server.events_path)
+        gaps = measure_gaps(info, replica, expected, gap_s)
     print(
         f"vLLM {info.version} on {info.device}, {info.model}, policy {policy}: {info.kv_blocks} "
         f"blocks of {info.block_size} tokens, tool gaps of {gap_s:g} s"

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp
 from harness.console import print_message
 from harness.load.option import Option
@@ -49,8 +48,7 @@ def export(
     from reports.exports.write import export as write
     from servers.basics.phrasing import counted
 
-    with one_line_errors():
-        exported = write(run, format.value, out or run / "export", cell or ())
+    exported = write(run, format.value, out or run / "export", cell or ())
     for path in exported.paths[:MAX_PRINTED_PATHS]:
         print(path)
     if more := len(exported.paths[MAX_PRINTED_PATHS:]):

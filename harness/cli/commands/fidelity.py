@@ -113,8 +113,7 @@ def fidelity(
     ] = None,
 ) -> None:
     if live or sim is not None:
-        with one_line_errors():
-            _compare_existing(context, live or [], sim, out, hardware)
+        _compare_existing(context, live or [], sim, out, hardware)
         return
     machine = replace(machine, engine="vllm", hardware=hardware)
     settings = replace(settings, machine=machine, server=server)
@@ -144,16 +143,14 @@ def _run(
     from harness.calibrate import fidelity as runs
     from servers.profiles.files import read_measured
 
-    with one_line_errors():
-        runs.check(settings)
-        folder = out or runs.default_folder(settings)
-        profile = runs.prepare_folder(folder, settings.machine.hardware)
+    runs.check(settings)
+    folder = out or runs.default_folder(settings)
+    profile = runs.prepare_folder(folder, settings.machine.hardware)
     if not profile.exists():
         _measure(settings, profile, within_s)
-    with one_line_errors():
-        on_vllm, in_sim = runs.live_and_virtual(settings, profile)
-        measured = read_measured(profile)
-        arrivals_s = runs.arrivals_s(on_vllm, repeats)
+    on_vllm, in_sim = runs.live_and_virtual(settings, profile)
+    measured = read_measured(profile)
+    arrivals_s = runs.arrivals_s(on_vllm, repeats)
     _, failed = run_from_settings(in_sim, Execution(folder / "sim", workers), sys.argv[1:])
     if failed:
         raise typer.Exit(1)  # without them, live cells cannot be compared

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp
 from harness.load.option import Option
 from servers.routing import ROUTERS
@@ -107,18 +106,17 @@ def gateway(
             await asyncio.Event().wait()
 
     tune_garbage_collector()
-    with one_line_errors():
-        token = os.environ.get(TOKEN, "").strip() or None
-        check_listen(listen, token)
-        servers = backends(urls)
-        chosen = router_for(router, servers)
-        counter = None if tokenizer is None else by_tokenizer(tokenizer)
-        folder = out or default_folder("gateway")
-        try:
-            asyncio.run(run())
-        except KeyboardInterrupt:
-            if not started:
-                raise
+    token = os.environ.get(TOKEN, "").strip() or None
+    check_listen(listen, token)
+    servers = backends(urls)
+    chosen = router_for(router, servers)
+    counter = None if tokenizer is None else by_tokenizer(tokenizer)
+    folder = out or default_folder("gateway")
+    try:
+        asyncio.run(run())
+    except KeyboardInterrupt:
+        if not started:
+            raise
     if not print_recording(started[0]):
         raise typer.Exit(1)
 

@@ -7,7 +7,6 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp
 from harness.load.option import Option
 from reports.run_folder.find import RUNS, newest_report
@@ -25,8 +24,7 @@ def open_(
     ] = None,
 ) -> None:
     """Open the report of a run in the browser. Without RUN, open the newest report."""
-    with one_line_errors():
-        path = report_to_open(run)
+    path = report_to_open(run)
     print(path)
     if sys.stdout.isatty():
         webbrowser.open(path.resolve().as_uri())

@@ -106,39 +106,38 @@ def plan(
         search,
     )
 
-    with one_line_errors():
-        wanted = parse_wanted(agents)
-        counts = parse_numbers("--gpus", gpus, 1)
-        sizes = parse_numbers("--offload-gb", offload_gb, 0)
-        traces = tuple(traces_given or ())
-        for path in traces:
-            if path.endswith(".toml"):
-                raise InvalidInput(
-                    f"{path}: a plan takes no settings file; give traces, and settings as options"
-                )
-        load = replace(settings.load, traces=traces, arrivals=arrivals)
-        settings = replace(settings, load=load)
-        if not arrivals.startswith("agents"):
+    wanted = parse_wanted(agents)
+    counts = parse_numbers("--gpus", gpus, 1)
+    sizes = parse_numbers("--offload-gb", offload_gb, 0)
+    traces = tuple(traces_given or ())
+    for path in traces:
+        if path.endswith(".toml"):
             raise InvalidInput(
-                f"--arrivals {arrivals}: a plan is for agents; use agents, or "
-                "agents:SECONDS with their think time"
+                f"{path}: a plan takes no settings file; give traces, and settings as options"
             )
-        hardware = elements(settings.machine.hardware)
-        if ALL in hardware:
-            if len(hardware) > 1:
-                raise InvalidInput(
-                    f"--hardware {','.join(hardware)}: {ALL} stands alone; remove the other names"
-                )
-            priced = ",".join(priced_hardware(settings.price))
-            machine = replace(settings.machine, hardware=priced)
-            settings = replace(settings, machine=machine)
-        found, left_out = candidates(settings, counts, sizes)
-        for sentence in left_out:
-            print_message(f"left out: {sentence}")
-        if not found:
-            raise DoesNotFit("no machine of --hardware is left; change --gpus or --model")
-        folder = execution.out or default_folder(found, wanted)
-        refuse_run(folder)
+    load = replace(settings.load, traces=traces, arrivals=arrivals)
+    settings = replace(settings, load=load)
+    if not arrivals.startswith("agents"):
+        raise InvalidInput(
+            f"--arrivals {arrivals}: a plan is for agents; use agents, or "
+            "agents:SECONDS with their think time"
+        )
+    hardware = elements(settings.machine.hardware)
+    if ALL in hardware:
+        if len(hardware) > 1:
+            raise InvalidInput(
+                f"--hardware {','.join(hardware)}: {ALL} stands alone; remove the other names"
+            )
+        priced = ",".join(priced_hardware(settings.price))
+        machine = replace(settings.machine, hardware=priced)
+        settings = replace(settings, machine=machine)
+    found, left_out = candidates(settings, counts, sizes)
+    for sentence in left_out:
+        print_message(f"left out: {sentence}")
+    if not found:
+        raise DoesNotFit("no machine of --hardware is left; change --gpus or --model")
+    folder = execution.out or default_folder(found, wanted)
+    refuse_run(folder)
     with one_line_errors(resume_hint(sys.argv[1:])):
         searched = search(found, wanted, folder, execution, sys.argv[1:])
         every = [*left_out, *searched.left_out]

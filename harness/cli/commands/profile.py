@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import AllBut, CommandApp, Only, refuse_given
 from harness.console import print_message
 from harness.load.option import Option
@@ -152,23 +151,18 @@ def profile(
     if show:
         from harness.cli.print_profile import show_profile
 
-        with one_line_errors():
-            refuse_given(context, NOT_OF_A_PRINTED_PROFILE, "not supported with --show")
-            show_profile(machine, json)
+        refuse_given(context, NOT_OF_A_PRINTED_PROFILE, "not supported with --show")
+        show_profile(machine, json)
         return
-    with one_line_errors():
-        refuse_given(context, OF_A_PRINTED_PROFILE, "only with --show")
+    refuse_given(context, OF_A_PRINTED_PROFILE, "only with --show")
     if from_ is None:
-        with one_line_errors():
-            if url is None:
-                only = "only with --show, --url or --from"
-                refuse_given(context, ("hardware",), only)
-            refuse_given(context, ("backend_version",), "only with --from")
+        if url is None:
+            refuse_given(context, ("hardware",), "only with --show, --url or --from")
+        refuse_given(context, ("backend_version",), "only with --from")
         measure_profile(machine, server, out, within_s, url, tier)
         return
-    with one_line_errors():
-        refuse_given(context, NOT_OF_TABLES, "not supported with --from")
-        _from_tables(from_, machine, out, backend_version)
+    refuse_given(context, NOT_OF_TABLES, "not supported with --from")
+    _from_tables(from_, machine, out, backend_version)
 
 
 def _check_out(path: Path) -> None:
@@ -242,21 +236,20 @@ def measure_profile(
     from servers.basics.errors import MeasurementFailed
     from servers.basics.text import slug
 
-    with one_line_errors():
-        _check_out(out or _unused(Path("profile.json")))
-        config = server_config(machine, server, machine.model or "tiny")
-        if tier is not None:
-            config = _with_tier(config, tier, machine.offload_gb, url, server.vllm_python)
-        try:
-            if url is not None:
-                measured = _measure_url(url, machine, config, within_s)
-            else:
-                measured = _measure_new_server(config, server, within_s)
-        except MeasurementFailed as error:
-            print_message(str(error))
-            raise typer.Exit(1) from None
-        path = out or _unused(Path(f"{slug(measured.model)}-profile.json"))
-        write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
+    _check_out(out or _unused(Path("profile.json")))
+    config = server_config(machine, server, machine.model or "tiny")
+    if tier is not None:
+        config = _with_tier(config, tier, machine.offload_gb, url, server.vllm_python)
+    try:
+        if url is not None:
+            measured = _measure_url(url, machine, config, within_s)
+        else:
+            measured = _measure_new_server(config, server, within_s)
+    except MeasurementFailed as error:
+        print_message(str(error))
+        raise typer.Exit(1) from None
+    path = out or _unused(Path(f"{slug(measured.model)}-profile.json"))
+    write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
     print_measured(measured)
     print(f"profile: {path}")
 

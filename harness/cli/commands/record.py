@@ -14,7 +14,6 @@ from urllib.parse import quote
 import typer
 
 from harness.cli.commands.gateway import Tokenizer, print_recording
-from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp
 from harness.load.option import Option
 from servers.basics.errors import InvalidInput
@@ -83,13 +82,12 @@ def record(
             return code, recorded
 
     tune_garbage_collector()
-    with one_line_errors():
-        url, command = _server_and_command(arguments)
-        counter = None if tokenizer is None else by_tokenizer(tokenizer)
-        servers = backends([url])
-        model = next((str(m.get("id")) for m in served_models(url, "the server")), "")
-        folder = out or default_folder("record")
-        code, recorded = asyncio.run(run())
+    url, command = _server_and_command(arguments)
+    counter = None if tokenizer is None else by_tokenizer(tokenizer)
+    servers = backends([url])
+    model = next((str(m.get("id")) for m in served_models(url, "the server")), "")
+    folder = out or default_folder("record")
+    code, recorded = asyncio.run(run())
     succeeded = print_recording(recorded)
     if code:
         print(f"bench: the command exited with {code}", file=sys.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp
 from harness.cli.print_report import TableDetail, TableOption, print_report
 from harness.load.option import Option
@@ -37,7 +36,6 @@ def report(
 
       bench report runs/NAME --gantt continuum_jps0.3_seed1
     """
-    with one_line_errors():
-        print_report(
-            run, gantt=gantt or (), evaluations=evaluation or (), full=table is TableDetail.FULL
-        )
+    print_report(
+        run, gantt=gantt or (), evaluations=evaluation or (), full=table is TableDetail.FULL
+    )

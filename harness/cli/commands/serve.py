@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp, Only, refuse_given
 from harness.load.option import Option
 from harness.load.settings import MACHINE, SERVED, Machine, Server
@@ -167,45 +166,44 @@ def serve(
     from servers.vllm.launch.find_vllm import find_vllm, vllm_in_image
     from servers.vllm.launch.offload_tier import OffloadTier
 
-    with one_line_errors():
-        if from_ is not None:
-            from harness.cli.winner import winner_of
+    if from_ is not None:
+        from harness.cli.winner import winner_of
 
-            refuse_given(context, CHOSEN_BY_RUN, "the run of --from decides it")
-            won = winner_of(from_)
-            model, policy, machine = won.model, won.policy, won.machine
-            server = replace(server, replicas=won.replicas, router=won.router)
-        if ab and print_ not in (Format.COMPOSE, Format.K8S):
-            raise InvalidInput("--ab: add --print compose or --print k8s")
-        if print_ is not None:
-            refuse_given(context, NOT_PRINTED, "--print does not write it")
-            recipe = _recipe(model, policy, machine, server, ab=ab)
-            print(getattr(recipe, print_.replace("-", "_"))(), end="")
-            return
+        refuse_given(context, CHOSEN_BY_RUN, "the run of --from decides it")
+        won = winner_of(from_)
+        model, policy, machine = won.model, won.policy, won.machine
+        server = replace(server, replicas=won.replicas, router=won.router)
+    if ab and print_ not in (Format.COMPOSE, Format.K8S):
+        raise InvalidInput("--ab: add --print compose or --print k8s")
+    if print_ is not None:
+        refuse_given(context, NOT_PRINTED, "--print does not write it")
+        recipe = _recipe(model, policy, machine, server, ab=ab)
+        print(getattr(recipe, print_.replace("-", "_"))(), end="")
+        return
+    if server.router is not None:
+        from harness.cli.start_server import router_of, serve_behind
+
+        router = router_of(server.router, server.replicas)
+        gateway_port = ReservedPort(port)
+    variant = None if policy is None else _variant(policy)
+    name, tier = (variant.policy_spec, variant.offload) if variant else (None, None)
+    if tier is not None:
+        python = server.vllm_python
+        vllm = vllm_in_image(python) if server.image else find_vllm(python)
+        dram_gb = command_line.dram_gb(machine.offload_gb, vllm, machine.gpus)
+    machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
+    offload = OffloadTier(tier, dram_gb, machine.ssd_gb) if tier else None
+    config = server_config(machine, server, model, name, offload)
+    if variant is not None:
+        config = variant.limited(config)
+    folder = out or fresh_folder("serve")
+    own_port = port if server.router is None else None
+    with running_servers(config, folder, server, port=own_port) as (servers, start_s):
+        _print_state(servers, start_s)
         if server.router is not None:
-            from harness.cli.start_server import router_of, serve_behind
-
-            router = router_of(server.router, server.replicas)
-            gateway_port = ReservedPort(port)
-        variant = None if policy is None else _variant(policy)
-        name, tier = (variant.policy_spec, variant.offload) if variant else (None, None)
-        if tier is not None:
-            python = server.vllm_python
-            vllm = vllm_in_image(python) if server.image else find_vllm(python)
-            dram_gb = command_line.dram_gb(machine.offload_gb, vllm, machine.gpus)
-        machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
-        offload = OffloadTier(tier, dram_gb, machine.ssd_gb) if tier else None
-        config = server_config(machine, server, model, name, offload)
-        if variant is not None:
-            config = variant.limited(config)
-        folder = out or fresh_folder("serve")
-        own_port = port if server.router is None else None
-        with running_servers(config, folder, server, port=own_port) as (servers, start_s):
-            _print_state(servers, start_s)
-            if server.router is not None:
-                serve_behind(router, servers, folder / "gateway", gateway_port.number)
-            _print_servers(servers)
-            _wait_for_failure(servers)
+            serve_behind(router, servers, folder / "gateway", gateway_port.number)
+        _print_servers(servers)
+        _wait_for_failure(servers)
 
 
 def _recipe(

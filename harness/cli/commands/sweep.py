@@ -127,24 +127,20 @@ def sweep(
     from harness.cli.until import with_default
 
     if one:
-        with one_line_errors():
-            refuse_given(context, OF_SEVERAL_CELLS, "not supported with --one")
+        refuse_given(context, OF_SEVERAL_CELLS, "not supported with --one")
         _run_one(settings, execution)
         return
-    with one_line_errors():
-        settings = with_default(settings, execution)
+    settings = with_default(settings, execution)
     if show is not None:
-        with one_line_errors():
-            refuse_given(context, WITH_SHOW, "not supported with --show")
+        refuse_given(context, WITH_SHOW, "not supported with --show")
         _show(show, settings, execution)
         return
-    with one_line_errors():
-        if fail_unless is not None:
-            _condition(fail_unless)
-        _check_shard(execution, fail_unless, settings.until)
-        run = partial(run_from_settings, arguments=sys.argv[1:])
-        settings, stated = with_tuned(settings, execution, run, fail_unless)
-        condition = None if stated is None else _condition(stated)
+    if fail_unless is not None:
+        _condition(fail_unless)
+    _check_shard(execution, fail_unless, settings.until)
+    run = partial(run_from_settings, arguments=sys.argv[1:])
+    settings, stated = with_tuned(settings, execution, run, fail_unless)
+    condition = None if stated is None else _condition(stated)
     if settings.until is None:
         folder, failed = run_from_settings(settings, execution, sys.argv[1:], condition=condition)
     else:
@@ -188,13 +184,12 @@ def _show(name: str, settings: SweepSettings, execution: Execution) -> None:
     from harness.sweep.resolve import resolve
     from servers.basics.errors import InvalidInput
 
-    with one_line_errors():
-        if is_list(settings):
-            raise InvalidInput(
-                f"--show {name}: give one machine, one burst, and --out with its run folder"
-            )
-        plan = resolve(settings)
-        gates = show_cell(run_again(plan, execution.out or default_folder(plan), name))
+    if is_list(settings):
+        raise InvalidInput(
+            f"--show {name}: give one machine, one burst, and --out with its run folder"
+        )
+    plan = resolve(settings)
+    gates = show_cell(run_again(plan, execution.out or default_folder(plan), name))
     _exit_unless_valid(gates)
 
 
@@ -233,10 +228,9 @@ def _until(
     from harness.sweep.folder import default_folder
     from harness.sweep.resolve import resolve
 
-    with one_line_errors():
-        rule = parse_until(text)
-        refuse_until(settings, text)
-        folder = execution.out or default_folder(resolve(settings))
+    rule = parse_until(text)
+    refuse_until(settings, text)
+    folder = execution.out or default_folder(resolve(settings))
     run = partial(
         run_from_settings,
         execution=replace(execution, out=folder),

@@ -15,7 +15,6 @@ from harness.cli.commands import (
     traces_privacy,
     traces_recipes,
 )
-from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp
 from harness.cli.trace_options import (
     AsJson,
@@ -89,11 +88,10 @@ def inspect(
     )
     from traces.synthesis.nearest import nearest
 
-    with one_line_errors():
-        if html is not None:
-            _write_page(paths, html, json, reading)
-            return
-        loaded = read_files(paths, reading, json=json, keep_names=True, watch=True)
+    if html is not None:
+        _write_page(paths, html, json, reading)
+        return
+    loaded = read_files(paths, reading, json=json, keep_names=True, watch=True)
     summary, likenesses = statistics(loaded.programs), nearest(loaded.programs)
     if json:
         recipes = [asdict(each) for each in likenesses]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import refuse_given
 from harness.cli.trace_options import (
     Paths,
@@ -113,25 +112,24 @@ def convert(
     *,
     reading: TraceReading,
 ) -> None:
-    with one_line_errors():
-        if to == PACKED:
-            refuse_given(context, CUTS, "not supported with --to packed")
-            _pack(paths, out, reading)
-            return
-        check_export(to, out)
-        check_not_read(out, paths)
-        if messages and to != NATIVE:
-            raise InvalidInput(f"--messages: --to {to} has no texts; remove --messages")
-        loaded = read_files(paths, reading, messages=messages)
-        converted = cut(
-            loaded.programs,
-            jobs=programs,
-            max_turns=max_turns,
-            token_scale=token_scale,
-            output_scale=output_scale,
-            gap_scale=gap_scale,
-        )
-        losses = write_export(to, out, converted)
+    if to == PACKED:
+        refuse_given(context, CUTS, "not supported with --to packed")
+        _pack(paths, out, reading)
+        return
+    check_export(to, out)
+    check_not_read(out, paths)
+    if messages and to != NATIVE:
+        raise InvalidInput(f"--messages: --to {to} has no texts; remove --messages")
+    loaded = read_files(paths, reading, messages=messages)
+    converted = cut(
+        loaded.programs,
+        jobs=programs,
+        max_turns=max_turns,
+        token_scale=token_scale,
+        output_scale=output_scale,
+        gap_scale=gap_scale,
+    )
+    losses = write_export(to, out, converted)
     print_notes("rejected", loaded.rejections)
     for loss in losses:
         print(f"differs: {printable(loss)}", file=sys.stderr)

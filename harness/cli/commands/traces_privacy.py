@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import AllBut, refuse_given
 from harness.cli.trace_options import (
     Paths,
@@ -54,19 +53,18 @@ def anonymize(
     *,
     reading: TraceReading,
 ) -> None:
-    with one_line_errors():
-        if check:
-            refuse_given(context, AllBut("paths", "check", "json"), "not supported with --check")
-            if len(paths) > 1:
-                raise InvalidTrace("--check: give one file, the one that is to be shared")
-            _check(Path(paths[0]), json)
-            return
-        refuse_given(context, ("json",), "only with --check")
-        if out is None:
-            raise InvalidTrace("give --out FILE, or --check to search a file that is to be shared")
-        check_not_read(out, paths)
-        loaded = read_files(paths, reading)
-        write_trace(out, anonymized(loaded.programs))
+    if check:
+        refuse_given(context, AllBut("paths", "check", "json"), "not supported with --check")
+        if len(paths) > 1:
+            raise InvalidTrace("--check: give one file, the one that is to be shared")
+        _check(Path(paths[0]), json)
+        return
+    refuse_given(context, ("json",), "only with --check")
+    if out is None:
+        raise InvalidTrace("give --out FILE, or --check to search a file that is to be shared")
+    check_not_read(out, paths)
+    loaded = read_files(paths, reading)
+    write_trace(out, anonymized(loaded.programs))
     print(
         f"{out}: {counted(len(loaded.programs), 'program')}, "
         f"{counted(len(loaded.rejections), 'file')} rejected"

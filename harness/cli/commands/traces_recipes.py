@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.errors import one_line_errors
 from harness.cli.options import refuse_given
 from harness.cli.trace_options import (
     Out,
@@ -78,17 +77,16 @@ def synthesize_(
         str | None, Option("Output lengths of execution-note. Default: 7..12.", "MIN..MAX")
     ] = None,
 ) -> None:
-    with one_line_errors():
-        synthesized = synthesize(
-            recipe,
-            programs,
-            seed,
-            turn_scale=turn_scale,
-            tokens=tokens.value if tokens else None,
-            scale=scale,
-            output_tokens=output_range(output_tokens),
-        )
-        write_trace(out, synthesized)
+    synthesized = synthesize(
+        recipe,
+        programs,
+        seed,
+        turn_scale=turn_scale,
+        tokens=tokens.value if tokens else None,
+        scale=scale,
+        output_tokens=output_range(output_tokens),
+    )
+    write_trace(out, synthesized)
     turns = sum(len(program.turns) for program in synthesized)
     print(f"{out}: {len(synthesized)} programs, {turns} turns")
 
@@ -152,9 +150,8 @@ def fit(
     reading: TraceReading,
 ) -> None:
     if check is not None:
-        with one_line_errors():
-            refuse_given(context, OF_NEW_RECIPES, "not supported with --check")
-            _check(check, paths or [], programs, seed, json, reading)
+        refuse_given(context, OF_NEW_RECIPES, "not supported with --check")
+        _check(check, paths or [], programs, seed, json, reading)
         return
     from harness.load.workload import sessions
     from traces.stats import statistics
@@ -162,27 +159,26 @@ def fit(
     from traces.synthesis.fitted import Origin
     from traces.synthesis.recipe_files import write_recipe
 
-    with one_line_errors():
-        refuse_given(context, OF_CHECKS, "only with --check")
-        if not paths or out is None:
-            raise InvalidTrace("give files of programs and --out FILE, or --check RECIPE")
-        if out.suffix != ".toml":
-            raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
-        loaded = read_files(paths, reading)
-        stats = statistics(loaded.programs)
-        names = ", ".join(Path(path).name for path in paths)
-        origin = Origin(
-            set=set_ or (sessions(loaded.formats.values()) if loaded.is_private else names),
-            licence=licence,
-            fitted=datetime.now(UTC).date().isoformat(),
-            programs=stats.programs,
-            sub_agents=stats.sub_agents,
-            turns=sum(len(program.turns) for program in loaded.programs),
-            gaps=stats.gap_provenance,
-            trace_sha256=loaded.sha256,
-        )
-        description = about or f"fitted to {counted(stats.programs, 'program')} of {origin.set}"
-        write_recipe(out, fit_recipe(loaded.programs, _name(out), description, origin))
+    refuse_given(context, OF_CHECKS, "only with --check")
+    if not paths or out is None:
+        raise InvalidTrace("give files of programs and --out FILE, or --check RECIPE")
+    if out.suffix != ".toml":
+        raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
+    loaded = read_files(paths, reading)
+    stats = statistics(loaded.programs)
+    names = ", ".join(Path(path).name for path in paths)
+    origin = Origin(
+        set=set_ or (sessions(loaded.formats.values()) if loaded.is_private else names),
+        licence=licence,
+        fitted=datetime.now(UTC).date().isoformat(),
+        programs=stats.programs,
+        sub_agents=stats.sub_agents,
+        turns=sum(len(program.turns) for program in loaded.programs),
+        gaps=stats.gap_provenance,
+        trace_sha256=loaded.sha256,
+    )
+    description = about or f"fitted to {counted(stats.programs, 'program')} of {origin.set}"
+    write_recipe(out, fit_recipe(loaded.programs, _name(out), description, origin))
     print(f"{out}: {description}; {counted(len(loaded.rejections), 'file')} rejected")
 
 
