@@ -30,7 +30,7 @@ from harness.gateway.guided import PATHS, Guide, Guided
 from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import allow_many_connections, client_session
-from harness.replay.identity import SESSION_ENDS, SessionEnd, report_end
+from harness.replay.identity import SESSION_ENDS, SessionEnd
 from harness.replay.live_router import LiveRouter
 from harness.replay.live_server import LiveServer
 from harness.replay.load_reports import LoadReports, replicas_of
@@ -155,15 +155,7 @@ class Gateway:
         reports = []
         for backend in map(self._backends.__getitem__, replicas):
             model = program.model if backend.tagged else None
-            report = report_end(
-                self._session,
-                backend.root,
-                program_id,
-                model=model,
-                ends=backend.session_ends,
-                api_key=self._api_key,
-            )
-            reports.append(report)
+            reports.append(backend.report_end(self._session, program_id, model, self._api_key))
         await asyncio.gather(*reports)
         for side in program.sides.values():
             await self.end(side)

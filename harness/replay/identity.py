@@ -8,17 +8,11 @@ list by system.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import quote
 
-import aiohttp
-
-from harness.replay.http import RequestFailed, authorization
-from servers.basics.json_object import JsonObject
+from harness.replay.http import RequestFailed
 from servers.identity import AGENT_HEADERS, FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 
 IDENTITY_HEADERS = frozenset(
@@ -26,10 +20,8 @@ IDENTITY_HEADERS = frozenset(
     for name in (*PROGRAM_HEADERS, *JOB_HEADERS, *(a for _, a in AGENT_HEADERS), FINAL_HEADER)
 )
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
-END_TIMEOUT_S = 5.0
 PROBE_ID = "turnstile-probe"
 PROBE_TIMEOUT_S = 10.0
-JSON = {"Content-Type": "application/json"}
 
 
 class SessionEnd(NamedTuple):
@@ -77,36 +69,3 @@ def _is_known(base_url: str, end: SessionEnd) -> bool:
     except RequestFailed:
         return False
     return True
-
-
-async def report_end(
-    session: aiohttp.ClientSession,
-    base_url: str,
-    program_id: str,
-    *,
-    model: object = None,
-    ends: Sequence[SessionEnd] = (),
-    api_key: str | None = None,
-    is_dynamo: bool = False,
-) -> None:
-    """Tell a server that a program has ended. A failure is ignored.
-
-    `model`: of a vLLM, in which our plug-in releases the program's pin, or of Dynamo; None for
-    other servers. A router that knows `ends` may pass that request on to any of its servers, so it
-    does not get it.
-    """
-    requests: list[tuple[str, JsonObject]] = [(end.path, {end.field: program_id}) for end in ends]
-    headers = {**JSON, **authorization(api_key)}
-    shortest = {"model": model, "prompt": [0], "max_tokens": 1}
-    if is_dynamo:
-        requests.append(("/v1/completions", shortest))
-        headers |= identity_headers(program_id, program_id, is_final=True)
-    elif model is not None and not ends:
-        requests.append(("/v1/completions", {**shortest, "vllm_xargs": {"ended": program_id}}))
-    with suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with asyncio.timeout(END_TIMEOUT_S):
-            for path, body in requests:
-                async with session.post(
-                    f"{base_url}{path}", json=body, headers=headers, allow_redirects=False
-                ) as answer:
-                    await answer.content.readany()

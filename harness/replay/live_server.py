@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import aiohttp
+
 from harness.replay.completion import PartialAnswer, chat_body, completion_body, text_body
 from harness.replay.dynamo import Frontend
-from harness.replay.identity import SessionEnd
+from harness.replay.http import authorization
+from harness.replay.identity import SessionEnd, identity_headers
+from servers.basics.json_object import JsonObject
 from servers.policies.base import Costs
 from traces.token_counts import TokenCounter
+
+END_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,37 @@ class LiveServer:
     def root(self) -> str:
         """Base URL without `/v1`."""
         return self.base_url.rstrip("/").removesuffix("/v1")
+
+    async def report_end(
+        self,
+        session: aiohttp.ClientSession,
+        program_id: str,
+        model: object,
+        api_key: str | None,
+    ) -> None:
+        """Tell the server that a program has ended. A failure is ignored.
+
+        `model`: of a vLLM, in which our plug-in releases the program's pin, or of Dynamo; None for
+        other servers. A router that knows `session_ends` may pass that request on to any of its
+        servers, so it does not get it.
+        """
+        requests: list[tuple[str, JsonObject]] = [
+            (end.path, {end.field: program_id}) for end in self.session_ends
+        ]
+        headers = authorization(api_key)
+        shortest = {"model": model, "prompt": [0], "max_tokens": 1}
+        if self.dynamo is not None and self.dynamo.has_sessions:
+            requests.append(("/v1/completions", shortest))
+            headers |= identity_headers(program_id, program_id, is_final=True)
+        elif model is not None and not self.session_ends:
+            requests.append(("/v1/completions", {**shortest, "vllm_xargs": {"ended": program_id}}))
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with asyncio.timeout(END_TIMEOUT_S):
+                for path, body in requests:
+                    async with session.post(
+                        f"{self.root}{path}", json=body, headers=headers, allow_redirects=False
+                    ) as answer:
+                        await answer.content.readany()
 
 
 @dataclass(frozen=True, slots=True)

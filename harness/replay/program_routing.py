@@ -8,7 +8,6 @@ from collections.abc import Callable
 import aiohttp
 
 from harness.replay.contents import Contents, ProgramPaths
-from harness.replay.identity import report_end
 from harness.replay.live_router import LiveRouter
 from harness.replay.live_server import LiveServer, Service
 from harness.replay.load_reports import LoadReports, replicas_of
@@ -97,15 +96,7 @@ class ProgramRouting:
         is_dynamo = server.dynamo is not None and server.dynamo.has_sessions
         model = None if is_aware and not is_dynamo else self._model
         if model is not None or server.session_ends:
-            report = report_end(
-                self._session,
-                server.root,
-                program_id,
-                model=model,
-                ends=server.session_ends,
-                api_key=self._api_key,
-                is_dynamo=is_dynamo,
-            )
+            report = server.report_end(self._session, program_id, model, self._api_key)
             tasks.create_task(report)
 
     def _runs(self, run: ActiveProgram) -> Runs:
