@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.console import print_message
+from servers.basics.errors import InvalidPlugin
 
 HEADS = {
     "policies": ("policy", "description", "source", "needs", "checked"),
@@ -50,7 +51,6 @@ def policies() -> list[tuple[str, str, str, str, str]]:
     """Return name, description and source of each policy, what it needs, and how it was checked
     against its authors' code. If a policy of an installed package is not usable, its error replaces
     the description."""
-    from servers.basics.errors import InvalidPlugin
     from servers.variants import variant
 
     rows = []

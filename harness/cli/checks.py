@@ -23,6 +23,7 @@ from harness.installation import PACKAGES, InstallationCheck, check_package
 from servers.basics.checkout import INSTALL, REINSTALL, make_or
 from servers.basics.compiled_core import find_core
 from servers.basics.cores import cpu_cores
+from servers.basics.errors import NotInstalled, Unavailable
 
 if TYPE_CHECKING:
     from servers.vllm.launch.find_vllm import VllmInstallation
@@ -96,7 +97,6 @@ def _compiled_core() -> InstallationCheck:
 
 def _vllm() -> list[InstallationCheck]:
     """Check vLLM and the GPUs. A missing vLLM passes, because virtual time does not need it."""
-    from servers.basics.errors import NotInstalled, Unavailable
     from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
 
     gpus = gpu_names()
@@ -141,7 +141,6 @@ def _lmcache(vllm: VllmInstallation) -> InstallationCheck:
 
 def _sglang() -> list[InstallationCheck]:
     """Check for SGLang, and for its scheduler alone."""
-    from servers.basics.errors import NotInstalled, Unavailable
     from servers.sglang.find_sglang import find_scheduler, find_sglang
 
     found = []
@@ -160,7 +159,6 @@ def _sglang() -> list[InstallationCheck]:
 
 def _foreign_routers() -> list[InstallationCheck]:
     """Check for the routers of other projects, which only live sweeps with several servers need."""
-    from servers.basics.errors import Unavailable
     from servers.foreign_routers.installation import find_installation
     from servers.routing import FOREIGN, PACKAGES
 

@@ -13,6 +13,7 @@ import typer
 
 from harness.load.option import Option
 from harness.load.settings import RUN, Machine
+from servers.basics.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -127,8 +128,6 @@ def _print_end(
     failed: Collection[str],
     unmet: Collection[str],
 ) -> None:
-    from servers.basics.text import printable
-
     console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
     for gate in report.failed_gates:
         print(f"failed: {gate}", file=sys.stderr)

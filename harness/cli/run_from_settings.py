@@ -18,6 +18,7 @@ from harness.console import print_message
 from harness.installation import PACKAGES, check_package
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
+from servers.basics.phrasing import counted, time_span
 from servers.basics.redact import REDACTED, redact_command_line
 
 if TYPE_CHECKING:
@@ -164,7 +165,6 @@ def same_command(arguments: Sequence[str]) -> str:
 
 
 def _print_plan(plans: Sequence[SweepPlan]) -> None:
-    from servers.basics.phrasing import counted
     from traces.assumptions import unused_recipe
 
     plan, machines = plans[0], ""
@@ -200,8 +200,6 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
 
 
 def _policies(variants: Sequence[Variant]) -> str:
-    from servers.basics.phrasing import counted
-
     routers = {v.router.name for v in variants if v.router}
     behind = [v.name for v in variants if v.router and not v.same_as]
     splits = {v.split for v in variants}
@@ -215,7 +213,6 @@ def _policies(variants: Sequence[Variant]) -> str:
 
 def _jobs(plan: SweepPlan) -> str:
     from harness.sweep.resolve import fixed_by
-    from servers.basics.phrasing import time_span
 
     if (scenario := plan.scenario) is not None:
         return f"scenario {scenario.name}: a window of {time_span(scenario.window_s)} after warm-up"

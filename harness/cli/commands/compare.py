@@ -11,7 +11,9 @@ import typer
 from harness.cli.options import AllBut, CommandApp, refuse_given
 from harness.console import print_message
 from harness.load.option import Option
+from servers.basics.atomic import write_file
 from servers.basics.errors import InvalidInput, NotComparable, Unavailable
+from servers.basics.phrasing import counted
 
 app = CommandApp()
 
@@ -105,8 +107,6 @@ def compare(
     from reports.compare.settings import parse_allowed
     from reports.compare.verdict import HEAD, Verdict, headline, notes, row, shown
     from reports.compare.verdict import markdown as markdown_of
-    from servers.basics.atomic import write_file
-    from servers.basics.phrasing import counted
 
     runs = [Path(side) for side in sides]
     if prometheus:
@@ -168,7 +168,6 @@ def compare(
 def _compare_servers(sides: list[str]) -> None:
     from harness.cli.tables import show_rows
     from reports.compare.servers import HEADS, MIN_PERIODS, compare_servers, counters
-    from servers.basics.phrasing import counted
 
     if len(sides) != 2:
         raise InvalidInput("--prometheus: give the pages of two servers, BASE and NEW")

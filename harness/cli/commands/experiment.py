@@ -15,7 +15,7 @@ from harness.console import print_message
 from harness.load.option import Option
 from servers.admission import Admission
 from servers.basics.cores import cpu_cores
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, MeasurementUnavailable
 from servers.profiles.cpu_time import Scheduling
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ def experiment(
 def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> ExperimentReport:
     from harness.experiments.run import measure
     from reports.experiment.page import ExperimentText, finish
-    from servers.basics.errors import MeasurementUnavailable
 
     about = ExperimentText(**{name: getattr(experiment, name) for name in ExperimentText.__slots__})
     if experiment.not_testable:

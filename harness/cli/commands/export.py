@@ -11,6 +11,7 @@ import typer
 from harness.cli.options import CommandApp
 from harness.console import print_message
 from harness.load.option import Option
+from servers.basics.phrasing import counted
 
 app = CommandApp()
 MAX_PRINTED_PATHS = 5
@@ -46,7 +47,6 @@ def export(
     out: Annotated[Path | None, Option("Default: RUN/export.", "FOLDER")] = None,
 ) -> None:
     from reports.exports.write import export as write
-    from servers.basics.phrasing import counted
 
     exported = write(run, format.value, out or run / "export", cell or ())
     for path in exported.paths[:MAX_PRINTED_PATHS]:

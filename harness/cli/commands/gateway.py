@@ -15,6 +15,7 @@ import typer
 
 from harness.cli.options import CommandApp
 from harness.load.option import Option
+from servers.basics.phrasing import counted
 from servers.routing import ROUTERS
 
 if TYPE_CHECKING:
@@ -123,8 +124,6 @@ def gateway(
 
 def print_recording(recorded: Recording) -> bool:
     """Write the trace and print a summary. Return whether a turn succeeded."""
-    from servers.basics.phrasing import counted
-
     trace = recorded.write_trace()
     if recorded.uncounted:
         print(

@@ -19,6 +19,7 @@ from harness.console import print_message
 from harness.load.option import Option, build, elements, option_name, values_of
 from harness.load.settings import LOAD, MACHINE, SERVED, Execution, Machine, SweepSettings
 from servers.admission import Limits
+from servers.basics.atomic import write_file
 from servers.basics.errors import DoesNotFit, InvalidInput
 
 if TYPE_CHECKING:
@@ -162,7 +163,6 @@ def _report(
     from reports.capacity.slo import DEFAULT_SLO_OF_AGENTS, parse_slo
     from reports.compare.plans import cheapest, findings, headline
     from reports.compare.plans_page import PLAN, draw, table
-    from servers.basics.atomic import write_file
 
     slo = parse_slo(settings.slo or DEFAULT_SLO_OF_AGENTS)
     deploy = deployment(cheapest(found), settings) if found else []

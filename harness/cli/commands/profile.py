@@ -19,8 +19,10 @@ from harness.cli.options import AllBut, CommandApp, Only, refuse_given
 from harness.console import print_message
 from harness.load.option import Option
 from harness.load.settings import Machine, Server
-from servers.basics.errors import InvalidInput
+from servers.basics.atomic import refuse_unwritable, write_file
+from servers.basics.errors import InvalidInput, MeasurementFailed
 from servers.basics.redact import server_url
+from servers.basics.text import slug
 
 if TYPE_CHECKING:
     from servers.profiles.measured import Measured
@@ -168,8 +170,6 @@ def profile(
 def _check_out(path: Path) -> None:
     """Raise InvalidInput unless the file has a name that --hardware takes, does not exist yet, and
     can be written."""
-    from servers.basics.atomic import refuse_unwritable
-
     if path.suffix != ".json":
         raise InvalidInput(f"--out {path}: give a name that ends in .json, as --hardware needs it")
     if path.exists():
@@ -188,8 +188,6 @@ def _from_tables(
     from harness.calibrate.operator_tables import PACKAGES, profile_from_tables
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
-    from servers.basics.atomic import write_file
-    from servers.basics.text import slug
     from servers.profiles.files import profile_for
     from servers.profiles.models.files import model_name
     from servers.profiles.reference_steps import reference_steps
@@ -232,9 +230,6 @@ def measure_profile(
     """Write the profile and print a summary. Exit with code 1 if the measurement fails."""
     from harness.cli.print_profile import print_measured
     from harness.load.server_config import server_config
-    from servers.basics.atomic import write_file
-    from servers.basics.errors import MeasurementFailed
-    from servers.basics.text import slug
 
     _check_out(out or _unused(Path("profile.json")))
     config = server_config(machine, server, machine.model or "tiny")

@@ -19,6 +19,7 @@ from harness.cli.tuned import with_tuned
 from harness.console import print_message
 from harness.load.option import Option
 from harness.load.settings import RUN, Execution, Keep, SweepSettings
+from servers.basics.errors import InvalidInput
 
 if TYPE_CHECKING:
     from reports.answer.condition import Condition
@@ -182,7 +183,6 @@ def _show(name: str, settings: SweepSettings, execution: Execution) -> None:
     from harness.sweep.again import run_again
     from harness.sweep.folder import default_folder
     from harness.sweep.resolve import resolve
-    from servers.basics.errors import InvalidInput
 
     if is_list(settings):
         raise InvalidInput(
@@ -203,7 +203,6 @@ def _check_shard(execution: Execution, fail_unless: str | None, until: str | Non
     if execution.shard is None:
         return
     from harness.load.shard import parse_shard
-    from servers.basics.errors import InvalidInput
 
     shard = parse_shard(execution.shard)
     if execution.cluster is not None:
