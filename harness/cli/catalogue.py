@@ -23,30 +23,6 @@ def policy_names() -> list[str]:
     return [*ALL, *PROPOSED, *POLICIES.installed()]
 
 
-def router_names() -> list[str]:
-    from servers.routing import ROUTERS
-
-    return ROUTERS.names()
-
-
-def hardware_names() -> list[str]:
-    from servers.profiles import HARDWARE
-
-    return list(HARDWARE)
-
-
-def model_names() -> list[str]:
-    from servers.profiles import MODELS
-
-    return list(MODELS)
-
-
-def agent_names() -> list[str]:
-    from harness.load.agent_plan import AGENTS
-
-    return AGENTS.names()
-
-
 def policies() -> list[tuple[str, str, str, str, str]]:
     """Return name, description and source of each policy, what it needs, and how it was checked
     against its authors' code. If a policy of an installed package is not usable, its error replaces
@@ -70,9 +46,9 @@ def policies() -> list[tuple[str, str, str, str, str]]:
 def routers() -> list[tuple[str, str, str, str]]:
     """Return name, description and source of each router, and how it was checked against its
     authors' code."""
-    from servers.routing import FOREIGN, ForeignRouter, named_router
+    from servers.routing import FOREIGN, ROUTERS, ForeignRouter, named_router
 
-    ours = [(name, named_router(name).router) for name in router_names()]
+    ours = [(name, named_router(name).router) for name in ROUTERS.names()]
     foreign = [ForeignRouter(project, policy) for project in FOREIGN for policy in FOREIGN[project]]
     return [
         *(

@@ -8,7 +8,7 @@ its name, help, panel, default and completion.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import wraps
@@ -24,6 +24,7 @@ from harness.cli.help import Command as HelpCommand
 from harness.cli.help import PanelGroup
 from harness.load.option import Option, Setting, build, settings_of
 from servers.basics.errors import InvalidInput
+from servers.basics.registry import load_path
 
 Command = Callable[..., None]
 
@@ -36,7 +37,7 @@ class Only:
         self.names, self.defaults = names, defaults
 
 
-def _complete(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
+def _complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """Complete the last name of a comma-separated list."""
 
     def complete(incomplete: str) -> list[str]:
@@ -47,14 +48,13 @@ def _complete(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
 
 
 complete_policies = _complete(lambda: ["all", *catalogue.policy_names()])
-complete_routers = _complete(catalogue.router_names)
 COMPLETIONS = {
     "policies": complete_policies,
     "baseline": complete_policies,
-    "router": complete_routers,
-    "hardware": _complete(catalogue.hardware_names),
-    "model": _complete(catalogue.model_names),
-    "agent": _complete(catalogue.agent_names),
+    "router": _complete(lambda: load_path("servers.routing:ROUTERS").names()),
+    "hardware": _complete(lambda: load_path("servers.profiles:HARDWARE")),
+    "model": _complete(lambda: load_path("servers.profiles:MODELS")),
+    "agent": _complete(lambda: load_path("harness.load.agent_plan:AGENTS").names()),
 }
 ONCE = {"background": "a sweep has one"}
 """Options that are refused if they are given twice, where the first would be ignored otherwise."""

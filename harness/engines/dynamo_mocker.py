@@ -57,10 +57,6 @@ class DynamoEngine(LiveEngine):
     """Bandwidth from prefill to decode workers; None if unknown, and the mocker has its own."""
 
     @property
-    def kind(self) -> EngineKind:
-        return DYNAMO_MOCKER
-
-    @property
     def model(self) -> str:
         return self.sim.model
 
@@ -148,6 +144,7 @@ def resolve_dynamo(settings: SweepSettings) -> Resolved:
             "mocker does not model; use --engine sim, or a model without them"
         )
     engine = DynamoEngine(
+        kind=DYNAMO_MOCKER,
         server=server,
         sim=sim,
         workers=workers,
@@ -200,7 +197,7 @@ def _kv_gb_per_s(sim: SimEngine) -> float | None:
     return (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * sim.gpus / 1e9
 
 
-DYNAMO_MOCKER = EngineKind(
+DYNAMO_MOCKER: EngineKind = EngineKind(
     NAME,
     resolve_dynamo,
     takes=(

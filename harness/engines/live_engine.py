@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from msgspec import UNSET
 
 from harness.cells.job import Job
+from harness.engines.base import EngineKind
 from harness.load.settings import Prompts, Server
 from harness.replay.http import api_key
 from harness.replay.live import replay_live
@@ -183,6 +184,7 @@ async def record_stalls(stalls: list[tuple[float, float]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEngine(ABC):
+    kind: EngineKind
     server: Server
     """The options of live engines."""
 

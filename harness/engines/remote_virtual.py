@@ -28,15 +28,12 @@ from servers.variants import Variant
 class RemoteVirtualEngine(ABC):
     scheduler_of: ClassVar[str]
     """The name of the serving engine."""
+    kind: EngineKind
     sim: SimEngine
     """The `sim` engine with the same machine and model."""
     python: str
     version: str
     """Of the serving engine."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> EngineKind: ...
 
     @abstractmethod
     def server(self) -> ServerRecord: ...

@@ -53,10 +53,6 @@ class SglangEngine(LiveEngine):
     """Where the routers of other projects are installed, by project."""
 
     @property
-    def kind(self) -> EngineKind:
-        return SGLANG
-
-    @property
     def model(self) -> str:
         return model_name(self.config.model)
 
@@ -161,6 +157,7 @@ def sglang_engine(settings: SweepSettings) -> Resolved:
     variants, routers = find_routers(variants, settings)
     longest = command_line.longest_context(config, load) or load.max_context
     engine = SglangEngine(
+        kind=SGLANG,
         server=server,
         config=config,
         sglang=sglang,
@@ -189,7 +186,7 @@ def _check_router(variant: Variant, *, text: bool) -> None:
         )
 
 
-SGLANG = EngineKind(
+SGLANG: EngineKind = EngineKind(
     "sglang",
     sglang_engine,
     takes=(

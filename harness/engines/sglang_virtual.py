@@ -26,10 +26,6 @@ from servers.variants import Variant
 class SglangVirtualEngine(RemoteVirtualEngine):
     scheduler_of = "SGLang"
 
-    @property
-    def kind(self) -> EngineKind:
-        return SGLANG_VIRTUAL
-
     def server(self) -> ServerRecord:
         return ServerRecord(sglang=self.version)
 
@@ -52,7 +48,7 @@ def sglang_virtual_engine(settings: SweepSettings) -> Resolved:
     check_memory(found.profile(), "sglang-virtual")
     sglang = find_scheduler()
     sim = sim_engine(settings, chosen, found, SglangSimEngine)
-    return chosen, SglangVirtualEngine(sim, sglang.python, sglang.version), ()
+    return chosen, SglangVirtualEngine(SGLANG_VIRTUAL, sim, sglang.python, sglang.version), ()
 
 
 SGLANG_VIRTUAL = EngineKind(

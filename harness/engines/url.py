@@ -77,8 +77,6 @@ AS_SERVED = "as-served"
 
 @dataclass(frozen=True, slots=True)
 class UrlEngine(LiveEngine):
-    kind: EngineKind
-    """Its name is the URL of the server."""
     model: str
     models: int
     """Number of models that the server lists; 1 if --model names one."""

@@ -65,10 +65,6 @@ class VllmEngine(LiveEngine):
     """Where the routers of other projects are installed, by project."""
 
     @property
-    def kind(self) -> EngineKind:
-        return VLLM
-
-    @property
     def model(self) -> str:
         return model_name(self.config.model)
 
@@ -215,6 +211,7 @@ def vllm_engine(settings: SweepSettings) -> Resolved:
         machine_shares(config, vllm, server.replicas)
     longest = command_line.longest_context(config, vllm, load) or load.max_context
     engine = VllmEngine(
+        kind=VLLM,
         server=server,
         config=config,
         vllm=vllm,
@@ -233,7 +230,7 @@ def vllm_engine(settings: SweepSettings) -> Resolved:
     return behind, replace(engine, routers=routers), left_out
 
 
-VLLM = EngineKind(
+VLLM: EngineKind = EngineKind(
     "vllm",
     vllm_engine,
     takes=settings_of(Server).keys() - {"events", *DISAGGREGATION},

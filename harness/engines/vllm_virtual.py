@@ -29,10 +29,6 @@ from servers.vllm.virtual_time.client import vllm_process
 class VllmVirtualEngine(RemoteVirtualEngine):
     scheduler_of = "vLLM"
 
-    @property
-    def kind(self) -> EngineKind:
-        return VLLM_VIRTUAL
-
     def server(self) -> ServerRecord:
         return ServerRecord(vllm=self.version)
 
@@ -55,7 +51,7 @@ def virtual_engine(settings: SweepSettings) -> Resolved:
 
     chosen, left_out = split_supported(settings.policies, check)
     sim = sim_engine(settings, chosen, resolve_profile(settings.machine))
-    return chosen, VllmVirtualEngine(sim, vllm.python, vllm.version), left_out
+    return chosen, VllmVirtualEngine(VLLM_VIRTUAL, sim, vllm.python, vllm.version), left_out
 
 
 def _refuse_memory(variant: Variant) -> None:
@@ -70,6 +66,6 @@ def _refuse_memory(variant: Variant) -> None:
         )
 
 
-VLLM_VIRTUAL = EngineKind(
+VLLM_VIRTUAL: EngineKind = EngineKind(
     "vllm-virtual", virtual_engine, virtual_time="virtual time of vLLM's own scheduler"
 )

@@ -29,7 +29,6 @@ class ActiveJob:
 
     id: str
     """Id of the root program."""
-    started_ps: int
     index: int | None = None
     """Position in the order of arrival; None in a fixed set of programs."""
     members: tuple[Program, ...] = ()
@@ -128,15 +127,15 @@ class TurnSchedule:
         """Start a job of a stream: a root program, followed by its sub-agents."""
         self._add_children(members)
         turns = sum(len(program.turns) for program in members)
-        self.start(members[0], at_ps, ActiveJob(members[0].id, at_ps, index, members, turns))
+        self.start(members[0], at_ps, ActiveJob(members[0].id, index, members, turns))
 
     def start_background(self, request: Program, at_ps: int) -> None:
         """Start a request beside the jobs: a program of one turn, which is no job."""
-        self.start(request, at_ps, ActiveJob(request.id, at_ps, is_background=True))
+        self.start(request, at_ps, ActiveJob(request.id, is_background=True))
 
     def start(self, program: Program, at_ps: int, job: ActiveJob | None = None) -> None:
         program = replace(program, turns=tuple(program.turns))
-        job = job or ActiveJob(program.id, at_ps)
+        job = job or ActiveJob(program.id)
         job.active_programs += 1
         run = ActiveProgram(program, job, ready_ps=at_ps, finished_ps=at_ps)
         self._runs[program.id] = run

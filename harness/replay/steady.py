@@ -13,8 +13,7 @@ import math
 from bisect import bisect_left
 
 from harness.replay.window import Window
-from servers.basics.clock import PS_PER_S
-from servers.records.done import DoneRecord, JobsInSystem, Times, WindowRecord
+from servers.records.done import DoneRecord, JobsInSystem, Times
 
 BURST_JOBS, BURST_IDLE_JCTS = 25, 2
 """Jobs that arrive together at the beginning: this many, and as many as arrive in this many idle
@@ -85,29 +84,22 @@ class SteadyWindow(Window):
         late = self._found(self.end_job - quarter, self.end_job)
         return (late - early) / (self.jobs - quarter)
 
+    def _is_complete(self) -> bool:
+        return self._first_running >= self.end_job
+
+    def _bounds(self) -> tuple[int | None, int | None, int | None]:
+        begin, end = (
+            self._starts_ps[job] if job < len(self._starts_ps) else None
+            for job in (self.first_job, self.end_job)
+        )
+        return begin, end, self._finished() if self._is_complete() else None
+
     def record_in(self, done: DoneRecord) -> None:
         super().record_in(done)
-        complete = self._first_running >= self.end_job
         arrived = len(self._starts_ps) - 1
         begin = min(self.first_job, arrived - 1)
-        done.window = self._window(complete)
         done.jobs_in_system = JobsInSystem(
             mean=self._found(begin, min(self.end_job, arrived)),
             at_end=arrived - len(self._ends_ps),
-            growth=self._growth() if complete else None,
-        )
-
-    def _window(self, complete: bool) -> WindowRecord:
-        arrivals_ps, shared = self._starts_ps, self._shared_tokens[self.first_job : self.end_job]
-
-        def at_s(job: int) -> float | None:
-            return arrivals_ps[job] / PS_PER_S if job < len(arrivals_ps) else None
-
-        return WindowRecord(
-            first_job=self.first_job,
-            jobs=self.jobs,
-            from_s=at_s(self.first_job),
-            to_s=at_s(self.end_job),
-            finished_jobs=self._finished() if complete else None,
-            shared_prefix_tokens=sum(shared),
+            growth=self._growth() if self._is_complete() else None,
         )

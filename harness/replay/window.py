@@ -98,6 +98,20 @@ class Window:
         if jct_s := self._jct_s():
             done.times_s = self._turns.with_jcts(jct_s, self.first_job, self.end_job)
         done.idle_times_s = self._idle
+        from_ps, to_ps, finished = self._bounds()
+        done.window = WindowRecord(
+            first_job=self.first_job,
+            jobs=self.jobs,
+            from_s=None if from_ps is None else from_ps / PS_PER_S,
+            to_s=None if to_ps is None else to_ps / PS_PER_S,
+            finished_jobs=finished,
+            shared_prefix_tokens=sum(self._shared_tokens[self.first_job : self.end_job]),
+        )
+
+    def _bounds(self) -> tuple[int | None, int | None, int | None]:
+        """Return the beginning and the end of the window in ps, and how many jobs finish in it;
+        None for what the cell did not reach."""
+        raise NotImplementedError
 
 
 MAX_IDLE_JCTS, MAX_BURST = 50, 50
@@ -143,21 +157,17 @@ class HorizonWindow(Window):
     def _rejected(self) -> str | None:
         return None
 
+    def _bounds(self) -> tuple[int, int, int | None]:
+        if not self._is_past:
+            return 0, self._starts_ps[: self.end_job][-1], None
+        return 0, self._until_ps, bisect_left(self._ends_ps, self._until_ps)
+
     def record_in(self, done: DoneRecord) -> None:
         super().record_in(done)
-        starts, ends = self._starts_ps[: self.end_job], self._ends_ps
-        until_ps = self._until_ps if self._is_past else starts[-1]
-        done.window = WindowRecord(
-            first_job=self.first_job,
-            jobs=self.jobs,
-            from_s=0.0,
-            to_s=until_ps / PS_PER_S,
-            finished_jobs=bisect_left(ends, until_ps) if self._is_past else None,
-            shared_prefix_tokens=sum(self._shared_tokens[self.first_job : self.end_job]),
-        )
+        _, until_ps, _ = self._bounds()
         done.jobs_in_system = JobsInSystem(
             mean=self._found(self.first_job, self.end_job),
-            at_end=len(starts) - bisect_left(ends, until_ps),
+            at_end=len(self._starts_ps[: self.end_job]) - bisect_left(self._ends_ps, until_ps),
         )
 
 
@@ -206,17 +216,9 @@ class AgentsWindow(Window):
             f"window of {self.jobs:,} jobs"
         )
 
-    def record_in(self, done: DoneRecord) -> None:
-        super().record_in(done)
+    def _bounds(self) -> tuple[int, int, int]:
         begin_ps, end_ps = self._free_ps[self.first_job], self._free_ps[self.end_job]
-        done.window = WindowRecord(
-            first_job=self.first_job,
-            jobs=self.jobs,
-            from_s=begin_ps / PS_PER_S,
-            to_s=end_ps / PS_PER_S,
-            finished_jobs=sum(begin_ps <= end < end_ps for end in self._ends_ps),
-            shared_prefix_tokens=sum(self._shared_tokens[self.first_job : self.end_job]),
-        )
+        return begin_ps, end_ps, sum(begin_ps <= end < end_ps for end in self._ends_ps)
 
 
 def _moments(values: list[float]) -> tuple[float, float]:
