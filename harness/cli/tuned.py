@@ -17,18 +17,23 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING
 
 from harness.console import print_message
+from harness.engines.base import engine_kind
+from harness.load.machines import is_list
+from harness.load.option import build, values_of
+from harness.load.rates import parse_seeds
+from harness.load.settings import Execution, Keep, SweepSettings
+from harness.sweep.folder import default_folder
+from harness.sweep.resolve import DEFAULT_SEEDS, fixed_by, resolve
+from reports.run_folder.read import load_run, read_sweep
+from servers.admission import Limits
 from servers.basics.errors import CellFailed, InvalidInput, InvalidVariant
+from servers.policies.arguments import Value, arguments_text
+from servers.variants import TUNED, split, variant
 
-if TYPE_CHECKING:
-    from harness.load.settings import Execution, SweepSettings
-    from servers.admission import Limits
-    from servers.policies.arguments import Value
-
-Settings = Mapping[str, "Value"]
-Run = Callable[["SweepSettings", "Execution"], tuple[Path, Mapping[str, str]]]
+Settings = Mapping[str, Value]
+Run = Callable[[SweepSettings, Execution], tuple[Path, Mapping[str, str]]]
 SEEDS = "1001,1002"
 SEARCHED: tuple[tuple[Settings, ...], ...] = (
     ({"step_tokens": 1024}, {"step_tokens": 8192}),
@@ -44,8 +49,6 @@ def with_tuned(
 ) -> tuple[SweepSettings, str | None]:
     """Return the settings, and the condition of `--fail-unless`, with what was found in place of
     `fcfs-tuned`. `run` runs a sweep and returns its folder and the errors of failed cells."""
-    from servers.variants import TUNED, split
-
     items = split(settings.policies)
     if TUNED not in items:
         return settings, condition
@@ -60,9 +63,6 @@ def with_tuned(
 
 def _refuse(settings: SweepSettings, execution: Execution) -> None:
     """Raise InvalidInput for a sweep that cannot search."""
-    from harness.engines.base import engine_kind
-    from harness.load.machines import is_list
-
     label, remedy = "--policies fcfs-tuned", "and give what it prints to this one"
     if not engine_kind(settings.machine.engine).is_virtual:
         raise InvalidInput(
@@ -80,16 +80,12 @@ def _refuse(settings: SweepSettings, execution: Execution) -> None:
 
 
 def _name(found: Settings) -> str:
-    from servers.policies.arguments import arguments_text
-
     return f"fcfs{arguments_text(sorted(found.items()))}"
 
 
 def _options(best: Settings, alternatives: Iterable[Settings], limits: Limits) -> list[Settings]:
     """Return the best settings so far, and these with each alternative, without those that the
     machine with these limits refuses or already has."""
-    from servers.variants import variant
-
     options = {variant(_name(best)).limited(limits): best}
     for each in alternatives:
         settings = {**best, **each}
@@ -106,15 +102,7 @@ def _folder(out: Path) -> Path:
 
 
 def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
-    from harness.engines.base import engine_kind
-    from harness.load.option import build, values_of
-    from harness.load.rates import parse_seeds
-    from harness.load.settings import Keep
-    from harness.sweep.folder import default_folder
-    from harness.sweep.resolve import DEFAULT_SEEDS, fixed_by, resolve
     from reports.statistics.capacities import EQUAL_WITHIN
-    from servers.admission import Limits
-    from servers.policies.arguments import arguments_text
 
     if scenario := settings.load.scenario:
         raise InvalidInput(
@@ -168,8 +156,6 @@ def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
 
 def _tried(folder: Path) -> list[str]:
     """Return the variants of an earlier search in the folder, without their routers."""
-    from reports.run_folder.read import read_sweep
-
     if not (folder / "sweep.json").is_file():
         return []
     return list(dict.fromkeys(_without_router(v.name) for v in read_sweep(folder).variants))
@@ -182,7 +168,6 @@ def scores_of(folder: Path) -> dict[str, float]:
     the loads that fcfs sustains with every seed; 0 if the variant has neither."""
     from reports.capacity.estimate import Kind
     from reports.metrics.cells import amounts_of, collect
-    from reports.run_folder.read import load_run
     from reports.statistics.searched import searched
 
     run = load_run(folder)
@@ -198,12 +183,12 @@ def scores_of(folder: Path) -> dict[str, float]:
         is_plain = cells["variant"].map(_without_router) == _name({})
         compared = cells[~amounts.isin(amounts[is_unstable & is_plain])]
         of_variants = [
-            (str(variant), 0.0 if any(own["unstable"]) else 1 / geometric_mean(own["jct_mean_s"]))
-            for variant, own in compared.groupby("variant", sort=False)
+            (str(name), 0.0 if any(own["unstable"]) else 1 / geometric_mean(own["jct_mean_s"]))
+            for name, own in compared.groupby("variant", sort=False)
         ]
     scores = dict.fromkeys((_without_router(v.name) for v in run.sweep.variants), 0.0)
-    for variant, score in of_variants:
-        base = _without_router(variant)
+    for name, score in of_variants:
+        base = _without_router(name)
         scores[base] = max(score, scores[base])
     return scores
 

@@ -15,7 +15,6 @@ from harness.cli.errors import one_line_errors
 from harness.cli.options import CommandApp, refuse_given
 from harness.cli.print_report import TableDetail, TableOption, print_report
 from harness.cli.run_from_settings import resume_hint, run_from_settings
-from harness.cli.tuned import with_tuned
 from harness.console import print_message
 from harness.load.option import Option
 from harness.load.settings import RUN, Execution, Keep, SweepSettings
@@ -139,6 +138,8 @@ def sweep(
     if fail_unless is not None:
         _condition(fail_unless)
     _check_shard(execution, fail_unless, settings.until)
+    from harness.cli.tuned import with_tuned
+
     run = partial(run_from_settings, arguments=sys.argv[1:])
     settings, stated = with_tuned(settings, execution, run, fail_unless)
     condition = None if stated is None else _condition(stated)
