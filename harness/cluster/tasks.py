@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from harness.cells.workers import Ended, Event, Started, Tick, Ticked
 from harness.cluster.connection import Needs, import_ray
 from harness.cluster.node import NodeResult, Ticks, code_of, run_on_node
 from harness.console import print_message
-from harness.sweep.finished import COPYING
+from harness.sweep.finished import complete_folder
 from harness.sweep.plan import SweepPlan
 from servers.basics.atomic import sync, write_all
 from servers.basics.errors import CannotWrite, EngineError, InvalidInput
@@ -203,10 +202,8 @@ def needs_of(plan: SweepPlan, cluster: str) -> Needs:
 
 def write_cell_folder(files: Mapping[str, bytes], cell: Path) -> None:
     """Write the folder of a cell, completely or not at all."""
-    copying = cell.with_name(cell.name + COPYING)
-    try:
+    with complete_folder(cell) as copying:
         set_aside(cell)
-        shutil.rmtree(copying, ignore_errors=True)
         os.mkdir(copying)
         for name, content in files.items():
             path = copying / name
@@ -219,10 +216,5 @@ def write_cell_folder(files: Mapping[str, bytes], cell: Path) -> None:
                 os.close(handle)
         for folder in {copying, *(path.parent for path in copying.rglob("*"))}:
             sync(folder)
-        os.rename(copying, cell)
-        sync(cell.parent)
-    except OSError as error:
-        shutil.rmtree(copying, ignore_errors=True)
-        raise CannotWrite.of(cell, error) from None
     if is_done(cell):
         remove_aside(cell)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.cells.folder import aside_of, is_done, set_aside, write_json
@@ -121,15 +121,21 @@ def _finished_elsewhere(planned: Mapping[str, CellRecord], folder: Path) -> Iter
 
 
 def copy_cell(cell: Path, target: Path) -> None:
-    """Copy a finished cell to `target`, completely or not at all; its `taken_from.json` names the
-    original. Files are hard links where the file system allows, since nothing writes into a
-    finished cell."""
-    copying = target.with_name(target.name + COPYING)
-    try:
-        shutil.rmtree(copying, ignore_errors=True)
+    """Copy a finished cell to `target`; its `taken_from.json` names the original. Files are hard
+    links where the file system allows, since nothing writes into a finished cell."""
+    with complete_folder(target) as copying:
         shutil.copytree(cell, copying, symlinks=True, copy_function=_link)
         if not (copying / TAKEN_FROM).exists():
             write_json(copying / TAKEN_FROM, {"cell": str(cell)})
+
+
+@contextmanager
+def complete_folder(target: Path) -> Iterator[Path]:
+    """Yield the path of a folder to make, which becomes `target` completely or not at all."""
+    copying = target.with_name(target.name + COPYING)
+    try:
+        shutil.rmtree(copying, ignore_errors=True)
+        yield copying
         os.rename(copying, target)
         sync(target.parent)
     except OSError as error:
