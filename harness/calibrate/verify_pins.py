@@ -127,29 +127,20 @@ async def _replay_and_sample(
     # Here, since the import takes a second, in which no turn could be sent.
     from harness.replay.openai_client import open_client
 
-    async with open_client(SAMPLE_TIMEOUT_S) as client:
-        return await _replay_with(client, info, replica, gap_s)
-
-
-async def _replay_with(
-    client: openai.AsyncOpenAI, info: ServerInfo, replica: LiveServer, gap_s: float
-) -> tuple[list[TurnRecord], list[tuple[float, float]], float]:
+    service = Service([replica], info.model, range(*info.vocabulary), seed=0, turn_timeout_s=60.0)
     records: list[TurnRecord] = []
     usages: list[tuple[float, float]] = []
-    sampling = asyncio.create_task(_sample(client, replica.base_url, usages))
-    try:
-        done = await replay_live(
-            [_program(gap_s)],
-            [0.0],
-            None,
-            Service([replica], info.model, range(*info.vocabulary), seed=0, turn_timeout_s=60.0),
-            on_turn=records.append,
-        )
-        await asyncio.sleep(AFTERWARDS_S)
-    finally:
-        sampling.cancel()
-        with suppress(asyncio.CancelledError):
-            await sampling
+    async with open_client(SAMPLE_TIMEOUT_S) as client:
+        sampling = asyncio.create_task(_sample(client, replica.base_url, usages))
+        try:
+            done = await replay_live(
+                [_program(gap_s)], [0.0], None, service, on_turn=records.append
+            )
+            await asyncio.sleep(AFTERWARDS_S)
+        finally:
+            sampling.cancel()
+            with suppress(asyncio.CancelledError):
+                await sampling
     return records, usages, done.started_monotonic_s
 
 

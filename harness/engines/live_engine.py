@@ -30,7 +30,6 @@ from servers.records.turns import TurnRecord
 from servers.routers.sticky import Sticky
 from servers.routing import NamedRouter
 from servers.variants import Variant
-from traces.token_counts import TokenCounter
 
 LAST_RECORDS_S = 2.0
 """Time for the turns of a dead server to fail with their own errors."""
@@ -188,10 +187,6 @@ class LiveEngine(ABC):
     server: Server
     """The options of live engines."""
 
-    @property
-    def text(self) -> bool:
-        return self.server.prompts is Prompts.TEXT
-
     def tier(self, variant: Variant) -> OffloadRecord | None:
         return None
 
@@ -201,17 +196,12 @@ class LiveEngine(ABC):
         model: str,
         vocabulary: tuple[int, int],
         seed: int,
-        *,
-        cache_salt: str | None = None,
-        replays_answers: bool = False,
-        counter: TokenCounter | None = None,
+        **options: Any,
     ) -> Service:
-        return Service(
-            *(servers, model, range(*vocabulary), seed, self.text, self.server.turn_timeout_s),
-            cache_salt=cache_salt,
-            replays_answers=replays_answers,
-            counter=counter,
-        )
+        """`options`: further fields of the `Service`."""
+        text = self.server.prompts is Prompts.TEXT
+        timeout_s = self.server.turn_timeout_s
+        return Service(servers, model, range(*vocabulary), seed, text, timeout_s, **options)
 
     @abstractmethod
     def serve(self, job: Job) -> DoneRecord:

@@ -182,6 +182,7 @@ def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
 
 
 def _sandbox(agents: Agents) -> Bubblewrap | Containers | None:
+    sandbox: Bubblewrap | Containers
     limits = SandboxLimits(
         processes=agents.agent_processes,
         memory_bytes=int(agents.agent_memory_gb * GB),
@@ -200,9 +201,8 @@ def _sandbox(agents: Agents) -> Bubblewrap | Containers | None:
                 "--sandbox container: only mini-swe-agent runs its commands in containers"
             )
         executable = next(filter(shutil.which, CONTAINERS), CONTAINERS[0])
-        containers = Containers(executable, Path(), limits, agents.agent_network)
-        containers.check()
-        return containers
-    bubblewrap = Bubblewrap(limits, agents.agent_network)
-    bubblewrap.check()
-    return bubblewrap
+        sandbox = Containers(executable, Path(), limits, agents.agent_network)
+    else:
+        sandbox = Bubblewrap(limits, agents.agent_network)
+    sandbox.check()
+    return sandbox
