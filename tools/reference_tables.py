@@ -74,7 +74,6 @@ def tables() -> dict[str, str]:
 
 
 def page(text: str) -> str:
-    """Return the page with current tables."""
     return TABLE.sub(lambda m: f"{m[1]}{tables()[m[2]]}\n{m[3]}", text)
 
 

@@ -75,7 +75,6 @@ class TableResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def result_of(folder: Path) -> TableResult:
-    """Read the run folder of a sweep."""
     answer = orjson.loads((folder / ANSWER).read_bytes())
     sweep = orjson.loads((folder / "sweep.json").read_bytes())
     workload = sweep["workload"]

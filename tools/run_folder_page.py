@@ -44,7 +44,6 @@ HEAD = "| field | meaning |\n|---|---|\n"
 
 
 def page(text: str) -> str:
-    """Return the page with current tables."""
     for name in (*LINES, *DOCUMENTS):
         before, begin, rest = text.partition(f"<!-- fields of {name} -->\n")
         _, end, after = rest.partition("<!-- end of fields -->\n")
@@ -87,7 +86,6 @@ def documented(
 
 
 def _parts(hint: Any) -> Iterator[type[Struct]]:
-    """Yield the records in a type."""
     if isinstance(hint, type) and issubclass(hint, Struct):
         yield hint
     for part in get_args(hint):

@@ -224,7 +224,6 @@ def set_aside(cell: Path) -> None:
 
 
 def aside_of(cell: Path) -> Path:
-    """Return the folder to which the earlier attempt at a cell is moved."""
     number = 1
     while (aside := cell.with_name(f"{cell.name}.aside-{number}")).exists():
         number += 1

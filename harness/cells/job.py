@@ -42,7 +42,6 @@ class TurnTimes:
         self._ttft_s, self._e2e_s, self._output_tokens = array("d"), array("d"), array("q")
 
     def add(self, record: TurnRecord, job: int) -> None:
-        """Add a turn of a job, which has a number."""
         first_s, end_s, tokens = (
             record.first_token_at_s,
             record.finished_at_s,

@@ -63,7 +63,6 @@ def routers() -> list[tuple[str, str, str, str]]:
 
 
 def hardware() -> list[tuple[str, str, str, str]]:
-    """Return name, memory with peak rates, price, and sources of each GPU."""
     from servers.profiles import HARDWARE
     from servers.profiles.machines.prices import LIST_PRICES
 
@@ -81,7 +80,6 @@ def hardware() -> list[tuple[str, str, str, str]]:
 
 
 def packs() -> list[tuple[str, str]]:
-    """Return name and description of each pack."""
     import traces
     from traces.synthesis.known import description
 
@@ -89,7 +87,6 @@ def packs() -> list[tuple[str, str]]:
 
 
 def experiments() -> list[tuple[str, str]]:
-    """Return name, and title with source, of each published experiment."""
     from harness.experiments.definition import load, names
 
     rows = []
@@ -100,7 +97,6 @@ def experiments() -> list[tuple[str, str]]:
 
 
 def models() -> list[tuple[str, str, str]]:
-    """Return name, size with context length, and source of each model."""
     from servers.profiles import MODELS
 
     return [

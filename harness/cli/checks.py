@@ -140,7 +140,6 @@ def _lmcache(vllm: VllmInstallation) -> InstallationCheck:
 
 
 def _sglang() -> list[InstallationCheck]:
-    """Check for SGLang, and for its scheduler alone."""
     from servers.sglang.find_sglang import find_scheduler, find_sglang
 
     found = []

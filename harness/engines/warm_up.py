@@ -27,8 +27,6 @@ Body = Callable[[Any, int], JsonObject]
 def warm_up(
     base_url: str, model: str, vocabulary: range, step_tokens: int, context: int, kv_tokens: int
 ) -> None:
-    """Warm up a vLLM server."""
-
     def body(prompt: Any, output_tokens: int) -> JsonObject:
         return {
             "model": model,

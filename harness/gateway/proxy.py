@@ -128,7 +128,6 @@ class Gateway:
         return self._turns.router_error
 
     def set_lateness(self, program_id: str, seconds: float) -> None:
-        """Set the lateness of the program's first turn."""
         self._turns.set_lateness(program_id, seconds)
 
     async def abandon(self, program_id: str, reason: str) -> None:

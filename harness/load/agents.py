@@ -24,8 +24,6 @@ THINK_TIMES = 1024
 
 @dataclass(frozen=True, slots=True)
 class AgentJobs:
-    """The jobs of one cell."""
-
     drawn: DrawnJobs
     agents: int
     think_s: float

@@ -96,7 +96,6 @@ def build(group: type[Group], values: Mapping[str, Any]) -> Group:
 
 
 def values_of(settings: Any) -> dict[str, Any]:
-    """Return the value of each option by name."""
     values: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)

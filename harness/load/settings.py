@@ -500,8 +500,6 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """Settings of live agents."""
-
     PANEL: ClassVar = AGENT
 
     agent: Annotated[

@@ -248,7 +248,6 @@ class PartialAnswer(MeasuredAnswer):
             raise ValueError(f"more than {MAX_OUTPUT_TOKENS:,} tokens")
 
     def begin_again(self) -> None:
-        """Begin again after a refusal."""
         self.refusals += 1
         self.complete, self._events = False, Events()
 

@@ -23,8 +23,6 @@ OWNER = "nvidia"
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """A frontend of Dynamo."""
-
     workers: Mapping[int, int] = field(default_factory=dict)
     """Index of each worker that generates answers, by its id; empty if unknown."""
     disaggregated: bool = False

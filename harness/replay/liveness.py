@@ -40,8 +40,6 @@ class ServerTimeouts:
 
 
 class Liveness:
-    """Activity of one server."""
-
     def __init__(self) -> None:
         self.last_active_s = time.monotonic()
         """Time of the last byte, or of the start of a turn while no other was active."""

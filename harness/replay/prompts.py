@@ -25,8 +25,6 @@ from traces import Message, Program, SharedPrefix, Turn
 
 
 class RecordedConversation:
-    """The conversation of one program."""
-
     def __init__(self, program: Program) -> None:
         self._messages = program.messages
         self._ends = iter(program.prompt_messages)

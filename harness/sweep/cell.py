@@ -129,7 +129,6 @@ class _Memory:
             self._pin_events.append(event)
 
     def numbers(self, cell: CellRun) -> bytes:
-        """Return the content of `numbers.json.zst`."""
         pin_events = self._pin_events if self._has_events else None
         try:
             recorded = Recorded(*self.turns.read(cell), lambda: pin_events)

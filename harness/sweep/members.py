@@ -67,7 +67,6 @@ class MembersPlan:
     def claimed(
         self, folder: Path, arguments: Sequence[str], shard: Shard | None
     ) -> AbstractContextManager[None]:
-        """Claim the common folder."""
         plan, files = self.record(), self.settings_files()
         return claimed(folder, plan, files, MEMBERS, arguments=arguments, shard=shard)
 

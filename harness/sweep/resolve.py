@@ -48,7 +48,6 @@ AUTO = "auto"
 
 
 def resolve(settings: SweepSettings) -> SweepPlan:
-    """Return the plan of a sweep on one machine."""
     refuse_list(settings.machine)
     (plan,) = resolve_each([settings])
     return plan

@@ -91,7 +91,6 @@ def by(predictions: Sequence[Prediction], key: Callable[[Row], Key]) -> dict[Key
 
 
 def pair_rows(predictions: Sequence[Prediction]) -> list[list[str]]:
-    """Return the table by GPU and model."""
     found = by(predictions, lambda row: (row.hardware, row.model))
     return [[*pair, *each.texts()] for pair, each in sorted(found.items())]
 
