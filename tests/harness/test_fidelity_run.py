@@ -32,7 +32,7 @@ class SimulatedMachine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings: dict[str, SweepSettings] = {}
         self.measured: list[Machine] = []
-        monkeypatch.setattr("harness.cli.commands.profile.measure_profile", self.measure)
+        monkeypatch.setattr("harness.cli.measure_profile.measure_profile", self.measure)
         monkeypatch.setattr("harness.cli.commands.fidelity.run_from_settings", self.run)
 
     def measure(self, machine: Machine, server: Server, **options: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from harness.calibrate import step_times
 from harness.calibrate.probe import Target
 from harness.calibrate.step_times import CalibrationTimes
-from harness.cli.commands.profile import _check_blocks, _measure
+from harness.cli.measure_profile import _check_blocks, _measure
 from servers.basics.errors import InvalidInput
 from servers.profiles import HARDWARE, MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype

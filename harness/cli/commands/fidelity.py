@@ -172,7 +172,7 @@ def _run(
 def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
     """Measure as `bench profile` does, but without --kv-blocks, to reach longer contexts. More KV
     memory does not slow a step."""
-    from harness.cli.commands.profile import measure_profile
+    from harness.cli.measure_profile import measure_profile
 
     print("measuring the engine", file=sys.stderr, flush=True)
     machine = replace(settings.machine, kv_blocks=None)
