@@ -9,17 +9,54 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from harness.load.shard import Shard
 from servers.basics.atomic import exclusive, take_lock
 from servers.basics.errors import CannotWrite, InvalidInput
 
+T = TypeVar("T")
+MAX_SHARDS = 10_000
 PLAN_LOCK = ".plan.lock"
 """Locked while a shard compares its plan with the plan in the folder."""
 _SHARD_LOCK = re.compile(r"\.shard-([0-9]+)-of-([0-9]+)\.lock")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The share of a sweep's cells that one of several processes runs (`--shard 3/16`)."""
+
+    number: int
+    """From 1."""
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def share(self, values: Sequence[T]) -> list[T]:
+        """Return this shard's values. Each round deals one value to every shard and begins with
+        another shard, so that no shard gets the same policy in every round."""
+        return [
+            value
+            for index, value in enumerate(values)
+            if (index + index // self.count) % self.count == self.number - 1
+        ]
+
+
+def parse_shard(text: str) -> Shard:
+    """Raises InvalidInput."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if found is None:
+        raise InvalidInput(f"--shard {text!a}: give a number and a count, such as 3/16")
+    number, count = int(found[1]), int(found[2])
+    if not 1 <= count <= MAX_SHARDS:
+        raise InvalidInput(f"--shard {text}: must be of 1 to {MAX_SHARDS:,} shards")
+    if not 1 <= number <= count:
+        raise InvalidInput(f"--shard {text}: the number must be from 1 to {count}")
+    return Shard(number, count)
 
 
 def is_lock(path: Path) -> bool:

@@ -22,9 +22,9 @@ from servers.basics.phrasing import counted, time_span
 from servers.basics.redact import REDACTED, redact_command_line
 
 if TYPE_CHECKING:
+    from harness.cells.locks import Shard
     from harness.cluster.tasks import RayPool
     from harness.load.settings import Execution, Load, SweepSettings
-    from harness.load.shard import Shard
     from harness.sweep.plan import SweepPlan
     from harness.sweep.run import SweepOutcome
     from reports.answer.condition import Condition
@@ -44,8 +44,8 @@ def run_from_settings(
     workers = execution.workers
     if workers is not None and workers < 1:
         raise InvalidInput(f"--workers {workers}: must be at least 1")
+    from harness.cells.locks import parse_shard
     from harness.load.machines import is_list
-    from harness.load.shard import parse_shard
     from harness.sweep.folder import default_folder
     from harness.sweep.members import resolve_members
     from harness.sweep.resolve import resolve

@@ -22,8 +22,7 @@ from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend, is_dynamo
 from harness.replay.identity import SessionEnd, session_ends
-from harness.replay.live_server import OPENAI, LiveServer
-from harness.replay.served_models import is_vllm, served_models
+from harness.replay.live_server import OPENAI, LiveServer, is_vllm, served_models
 from harness.replay.sglang import SGLANG_APIS, flush_cache, is_sglang
 from servers.basics.errors import InvalidVariant, Unavailable, UnknownName
 from servers.basics.json_object import JsonObject

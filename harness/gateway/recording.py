@@ -23,9 +23,8 @@ from harness.gateway.serving import LOOPBACK
 from harness.gateway.turns import CLIENT_DISCONNECTED
 from harness.replay.http import api_key
 from harness.replay.identity import session_ends
-from harness.replay.live_server import LiveServer
+from harness.replay.live_server import LiveServer, is_vllm, served_models
 from harness.replay.load_reports import check_known, kv_tokens_of, replicas_of
-from harness.replay.served_models import is_vllm, served_models
 from servers.basics.atomic import make_folder
 from servers.basics.errors import InvalidInput, InvalidTrace
 from servers.basics.redact import server_url

@@ -102,9 +102,7 @@ def load_background(load: Load, longest: Longest, *, messages: bool) -> Backgrou
             "--background: sessions of a command-line agent are jobs; give them with --traces"
         )
     _refuse_sessions(file, loaded.programs)
-    fitting, left_out = tuple(loaded.programs), ()  # type: tuple[Program, ...], tuple[LeftOutProgram, ...]
-    if longest.tokens is not None:
-        fitting, left_out = leave_out_overlong(fitting, longest.tokens, longest.limit)
+    fitting, left_out = leave_out_overlong(loaded.programs, longest)
     if left_out and (load.overlong is Overlong.REFUSE or not fitting):
         raise InvalidInput(f"--background {file}: {left_out[0].reason}; {longest.remedy}")
     return Background(

@@ -149,12 +149,9 @@ def _renamed(job: Members, name: str) -> Members:
 
 
 def _too_long(drawn: Sequence[Program], fresh: FreshPrograms) -> set[str]:
-    longest = fresh.longest
-    if longest.tokens is None:
-        return set()
-    _, left_out = leave_out_overlong(drawn, longest.tokens, longest.limit)
+    _, left_out = leave_out_overlong(drawn, fresh.longest)
     if left_out and fresh.refuse:
-        raise CellFailed(f"{left_out[0].reason}; {longest.remedy}, or use --overlong drop")
+        raise CellFailed(f"{left_out[0].reason}; {fresh.longest.remedy}, or use --overlong drop")
     return {program.program_id for program in left_out}
 
 

@@ -199,10 +199,7 @@ def load_workload(
         synthesise_gaps=reading.synthesise_gaps,
         keep_names=reading.keep_names,
     )
-    fitting = tuple(loaded.programs)
-    left_out: tuple[LeftOutProgram, ...] = ()
-    if longest.tokens is not None:
-        fitting, left_out = leave_out_overlong(loaded.programs, longest.tokens, longest.limit)
+    fitting, left_out = leave_out_overlong(loaded.programs, longest)
     if left_out and (refuse or not fitting):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
         error = InvalidInput if fitting else DoesNotFit
@@ -253,17 +250,20 @@ def workload_name(sources: Sequence[str], loaded: traces.TraceSet) -> str:
 
 
 def leave_out_overlong(
-    programs: Sequence[Program], max_tokens: int, limit: str
+    programs: Sequence[Program], longest: Longest
 ) -> tuple[tuple[Program, ...], tuple[LeftOutProgram, ...]]:
+    """Return the programs that fit, and the others with the reasons."""
+    if longest.tokens is None:
+        return tuple(programs), ()
     too_long: dict[str, str] = {}
     root_of = root_ids(programs)
     cause: dict[str, str] = {}
     for program in programs:
         for number, turn in enumerate(program.turns):
-            if turn.context_tokens > max_tokens:
+            if turn.context_tokens > longest.tokens:
                 too_long[program.id] = (
                     f"program {program.id}, turn {number}: {turn.prompt_tokens} prompt + "
-                    f"{turn.output_tokens} output tokens are more than {limit}"
+                    f"{turn.output_tokens} output tokens are more than {longest.limit}"
                 )
                 cause.setdefault(root_of[program.id], program.id)
                 break

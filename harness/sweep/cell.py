@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from msgspec import UNSET
 
 from harness.cells.folder import CellFolder
-from harness.cells.job import Job, Stream
+from harness.cells.job import Job, Stream, TurnTimes
 from harness.cells.workers import Tick
 from harness.load.agents import AgentJobs
+from harness.load.arrivals import roots
 from harness.load.scenario import ScenarioJobs
 from harness.load.settings import Keep
 from harness.load.stream import DrawnJobs, JobStream, in_drawn_order
-from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from reports.metrics.cell_numbers import compute_numbers, encode_numbers
 from reports.metrics.measure import Recorded
@@ -24,10 +25,14 @@ from reports.metrics.pins import is_of_pin
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import TurnColumns
 from servers.basics.errors import CellFailed, InvalidRunFolder
+from servers.policies.fcfs import Fcfs
 from servers.records.done import Times
 from servers.records.turns import EventRecord, TurnRecord
+from servers.variants import variant
 
 TICK_INTERVAL_S = 0.5
+IDLE_JOBS = 200
+"""Jobs that run alone, or all of the workload if it has fewer."""
 MAX_IDLE_JOBS = 10_000
 """Largest number of jobs that a stream may have in the system of an idle machine."""
 
@@ -172,3 +177,38 @@ def _job(work: Work, cell: Cell, folder: Path) -> Job:
     if in_flight is not None:
         return replace(job, programs=programs, in_flight=in_flight)
     return replace(job, programs=programs, starts_s=starts_s)
+
+
+def idle_times(plan: SweepPlan, seed: int, folder: Path) -> Times:
+    """Return the times on an idle machine, on which the first jobs of a seed run one after another.
+
+    The mean JCT sets the length of the windows of all cells with that seed. Engine and machine are
+    the plan's, without offload; the policy is fcfs."""
+    starts_s: dict[str, float] = {}
+    ends_s: dict[str, float] = {}
+    turns = TurnTimes()
+
+    def on_turn(record: TurnRecord) -> None:
+        starts_s.setdefault(record.job_id, record.scheduled_at_s)
+        if record.finished_at_s is not None:
+            ends_s[record.job_id] = max(record.finished_at_s, ends_s.get(record.job_id, 0.0))
+        turns.add(record, 0)
+
+    workload = plan.workload
+    jobs = IDLE_JOBS
+    if workload.fresh is None:
+        jobs = min(jobs, len(roots(workload.programs)))
+    fitting = (members for members in DrawnJobs(workload, seed) if members is not None)
+    job = Job(
+        name="idle",
+        variant=variant(Fcfs.name),
+        seed=seed,
+        programs=[program for members in islice(fitting, jobs) for program in members],
+        starts_s=None,
+        in_flight=1,
+        folder=folder,
+        on_turn=on_turn,
+    )
+    plan.engine.run(job)
+    jct_s = [end_s - starts_s[job_id] for job_id, end_s in ends_s.items()]
+    return turns.with_jcts(jct_s, 0, 1)

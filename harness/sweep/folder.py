@@ -21,11 +21,10 @@ from msgspec import structs, to_builtins
 from msgspec.json import decode, encode
 
 from harness.cells.folder import read_json, write_json
-from harness.cells.locks import is_lock, locked, plan_locked
+from harness.cells.locks import Shard, is_lock, locked, plan_locked
 from harness.engines.base import engine_kind
 from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
-from harness.load.shard import Shard
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.find import RUNS
 from reports.run_folder.members import MEMBERS

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from msgspec.json import encode
 
+from harness.cells.locks import Shard
 from harness.engines.base import engine_kind
 from harness.load.machines import bursts_of, each_burst, each_machine
 from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
-from harness.load.shard import Shard
 from harness.sweep.folder import SETTINGS, claimed, with_copies, without_prices
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import resolve, resolve_each

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.cells.folder import mark_failed, remove_aside
+from harness.cells.locks import parse_shard
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import ResolvedEngine
 from harness.load.settings import Execution, Keep, OnError
-from harness.load.shard import parse_shard
 from harness.sweep.cell import PlannedCell, RunCell, Work, run_cell, run_planned
 from harness.sweep.finished import finished_names, is_valid, take_finished
 from harness.sweep.folder import claimed, settings_files

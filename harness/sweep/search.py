@@ -14,8 +14,8 @@ from statistics import geometric_mean
 
 from harness.cells.folder import remove_aside, remove_lines
 from harness.load.settings import Keep
+from harness.sweep.cell import idle_times
 from harness.sweep.finished import finished_names, is_finished, take_finished
-from harness.sweep.idle import idle_times
 from harness.sweep.plan import Cell, SweepPlan
 from reports.capacity.estimate import Kind, Outcome
 from reports.capacity.search import Chain, Idle, Search, SearchPlace, idle_of, outcome_of

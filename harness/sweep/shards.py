@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.cells.folder import is_done
-from harness.load.shard import Shard
+from harness.cells.locks import Shard
 from harness.sweep.plan import Cell, SweepPlan
 from servers.basics.errors import InvalidInput
 

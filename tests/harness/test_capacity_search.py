@@ -18,8 +18,7 @@ from harness.cells.workers import Tick
 from harness.cli.tuned import scores_of
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep import search
-from harness.sweep.cell import Work, run_cell
-from harness.sweep.idle import idle_times
+from harness.sweep.cell import Work, idle_times, run_cell
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.resolve import resolve
 from harness.sweep.search import CapacitySearch, refuse_unreachable

@@ -120,7 +120,7 @@ def test_all_docstrings_and_comments_can_change(copy: Path) -> None:
         ("servers/sim/scheduler.py", " > ", " >= ", False),
         ("servers/sim/kv.py", " + 1", " + 2", False),
         ("servers/policies/runner.py", " is not None", " is None", True),
-        ("harness/sweep/idle.py", "IDLE_JOBS = 200", "IDLE_JOBS = 201", True),
+        ("harness/sweep/cell.py", "IDLE_JOBS = 200", "IDLE_JOBS = 201", True),
         ("traces/formats/mooncake.py", " < ", " <= ", True),
         ("harness/replay/live.py", " is None", " is not None", None),
         ("servers/vllm/plugin/scheduler.py", " is None", " is not None", None),

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from in_process import bench
 from small import contents, programs, small_plan
 
-from harness.cells.locks import locked
+from harness.cells.locks import Shard, locked, parse_shard
 from harness.engines.base import engine_kind
-from harness.load.shard import Shard, parse_shard
 from harness.sweep.folder import claimed
 from harness.sweep.plan import SweepPlan
 from harness.sweep.shards import cells_of_shard, refuse_shard

@@ -13,7 +13,7 @@ from small import contents, killed_before_the_end, run_sweep, small_plan
 
 from harness.engines.base import engine_kind
 from harness.load.settings import Load, Machine, SweepSettings
-from harness.sweep.idle import idle_times
+from harness.sweep.cell import idle_times
 from harness.sweep.plan import SweepPlan
 from harness.sweep.resolve import fixed_by, resolve
 from tests.lines import read_lines

@@ -40,7 +40,7 @@ DONE = b"data: [DONE]\n\n"
 
 ASK = """
 import sys
-from harness.replay.served_models import served_models
+from harness.replay.live_server import served_models
 print(len(served_models(sys.argv[1], "--engine")))
 """
 

@@ -21,10 +21,9 @@ from harness.gateway import Gateway, serve_gateway
 from harness.replay.http import API_KEY, client_session
 from harness.replay.identity import session_ends
 from harness.replay.live import replay_live
-from harness.replay.live_server import LiveServer, Service
+from harness.replay.live_server import LiveServer, Service, served_models
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from harness.replay.load_reports import LoadReports, kv_tokens_of, replicas_of
-from harness.replay.served_models import served_models
 from harness.replay.sglang import flush_cache
 from servers.basics.errors import CellFailed, MeasurementFailed, Unavailable
 from servers.records.turns import TurnRecord

@@ -70,7 +70,7 @@ def record(
 ) -> None:
     from harness.gateway.recording import Recording, backends, default_folder, recording
     from harness.gateway.serving import tune_garbage_collector
-    from harness.replay.served_models import served_models
+    from harness.replay.live_server import served_models
     from traces.token_counts import by_tokenizer
 
     async def run() -> tuple[int, Recording]:

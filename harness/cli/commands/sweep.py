@@ -203,7 +203,7 @@ def _exit_unless_valid(gates: str) -> None:
 def _check_shard(execution: Execution, fail_unless: str | None, until: str | None) -> None:
     if execution.shard is None:
         return
-    from harness.load.shard import parse_shard
+    from harness.cells.locks import parse_shard
 
     shard = parse_shard(execution.shard)
     if execution.cluster is not None:
