@@ -23,28 +23,6 @@ if TYPE_CHECKING:
 
 app = CommandApp()
 
-Urls = Annotated[
-    list[str],
-    Option(
-        "OpenAI-compatible servers, which share the programs. API key: TURNSTILE_API_KEY.",
-        "URL...",
-        positional=True,
-    ),
-]
-Out = Annotated[
-    Path | None,
-    Option("Folder of the recording. Default: a new folder in runs/gateway/.", "FOLDER"),
-]
-
-Router = Annotated[
-    str | None,
-    Option(
-        f"Which of several servers gets a turn: {', '.join(ROUTERS.built_in)}, or your class, "
-        "optionally with arguments. Default: sticky.",
-        "NAME",
-    ),
-]
-
 Tokenizer = Annotated[
     Path | None,
     Option(
@@ -75,7 +53,14 @@ the request continues. The gateway passes the program on to its servers.
 
 @app.command(help=HELP)
 def gateway(
-    urls: Urls,
+    urls: Annotated[
+        list[str],
+        Option(
+            "OpenAI-compatible servers, which share the programs. API key: TURNSTILE_API_KEY.",
+            "URL...",
+            positional=True,
+        ),
+    ],
     port: Annotated[int, Option("0: any free port.", "N", min=0, max=65535)] = 0,
     listen: Annotated[
         str,
@@ -85,9 +70,19 @@ def gateway(
             "ADDRESS",
         ),
     ] = "127.0.0.1",
-    router: Router = None,
+    router: Annotated[
+        str | None,
+        Option(
+            f"Which of several servers gets a turn: {', '.join(ROUTERS.built_in)}, or your class, "
+            "optionally with arguments. Default: sticky.",
+            "NAME",
+        ),
+    ] = None,
     tokenizer: Tokenizer = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        Option("Folder of the recording. Default: a new folder in runs/gateway/.", "FOLDER"),
+    ] = None,
 ) -> None:
     from harness.gateway.access import TOKEN, check_listen
     from harness.gateway.recording import backends, default_folder, recording, router_for

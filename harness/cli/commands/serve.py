@@ -36,52 +36,6 @@ NOT_PRINTED = frozenset(
     )
 )
 
-Model = Annotated[
-    str,
-    Option(
-        "tiny (created locally), a name from bench list models (its shape, with dummy "
-        "weights), a model folder, or a Hugging Face name.",
-        "NAME|PATH",
-        panel=MACHINE,
-    ),
-]
-Hardware = Annotated[
-    str | None,
-    Option(
-        "Profile with the prefill costs for the policy: a name from bench list hardware, a "
-        "TOML file that describes a GPU, or a file from bench profile. Default: the GPU of this "
-        "machine.",
-        "NAME|FILE",
-        panel=MACHINE,
-    ),
-]
-Policy = Annotated[
-    str | None,
-    Option("A name from bench list policies, or my_module:MyPolicy. Default: no plug-in.", "NAME"),
-]
-Port = Annotated[
-    int | None,
-    Option(
-        "Port on 127.0.0.1 of the server, or of the gateway of --router. Default: any free port.",
-        "N",
-        min=1,
-        max=65535,
-    ),
-]
-Out = Annotated[
-    Path | None,
-    Option("Folder of the log and events. Default: a new folder in runs/serve/.", "FOLDER"),
-]
-KvBlocks = Annotated[
-    int | None,
-    Option(
-        "Size of the KV cache in blocks (32 tokens on a CPU, else 16). Default: as fits.",
-        "N",
-        panel=MACHINE,
-        min=2,
-    ),
-]
-
 HELP = """Run vLLM with a policy of Turnstile, until Ctrl-C.
 
 Prints the base URL and an example request. Arguments after -- are passed to vLLM; those that an
@@ -111,39 +65,77 @@ class Format(StrEnum):
     PRODUCTION_STACK = "production-stack"
 
 
-Print = Annotated[
-    Format | None,
-    Option(
-        "Print a vllm serve command, a Docker Compose file, Kubernetes manifests, or values "
-        "for the Helm chart of vLLM's production stack."
-    ),
-]
-AB = Annotated[
-    bool,
-    Option(
-        "With --print compose or k8s: one more engine, which decides as stock vLLM does, for "
-        "an A/B test with bench compare --prometheus."
-    ),
-]
-From = Annotated[
-    Path | None, Option("Run folder whose winner is served, with its model and settings.", "RUN")
-]
-
-
 @app.command(help=HELP)
 def serve(
     *,
     context: typer.Context,
-    print_: Print = None,
-    ab: AB = False,
-    from_: From = None,
-    model: Model = "tiny",
-    policy: Policy = None,
-    port: Port = None,
-    out: Out = None,
-    hardware: Hardware = None,
+    print_: Annotated[
+        Format | None,
+        Option(
+            "Print a vllm serve command, a Docker Compose file, Kubernetes manifests, or values "
+            "for the Helm chart of vLLM's production stack."
+        ),
+    ] = None,
+    ab: Annotated[
+        bool,
+        Option(
+            "With --print compose or k8s: one more engine, which decides as stock vLLM does, for "
+            "an A/B test with bench compare --prometheus."
+        ),
+    ] = False,
+    from_: Annotated[
+        Path | None,
+        Option("Run folder whose winner is served, with its model and settings.", "RUN"),
+    ] = None,
+    model: Annotated[
+        str,
+        Option(
+            "tiny (created locally), a name from bench list models (its shape, with dummy "
+            "weights), a model folder, or a Hugging Face name.",
+            "NAME|PATH",
+            panel=MACHINE,
+        ),
+    ] = "tiny",
+    policy: Annotated[
+        str | None,
+        Option(
+            "A name from bench list policies, or my_module:MyPolicy. Default: no plug-in.", "NAME"
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        Option(
+            "Port on 127.0.0.1 of the server, or of the gateway of --router. Default: any free "
+            "port.",
+            "N",
+            min=1,
+            max=65535,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option("Folder of the log and events. Default: a new folder in runs/serve/.", "FOLDER"),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        Option(
+            "Profile with the prefill costs for the policy: a name from bench list hardware, a "
+            "TOML file that describes a GPU, or a file from bench profile. Default: the GPU of "
+            "this machine.",
+            "NAME|FILE",
+            panel=MACHINE,
+        ),
+    ] = None,
     machine: Annotated[Machine, Only(*SERVED)],
-    kv_blocks: KvBlocks = None,
+    kv_blocks: Annotated[
+        int | None,
+        Option(
+            "Size of the KV cache in blocks (32 tokens on a CPU, else 16). Default: as fits.",
+            "N",
+            panel=MACHINE,
+            min=2,
+        ),
+    ] = None,
     server: Annotated[
         Server,
         Only(
