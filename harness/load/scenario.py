@@ -28,8 +28,8 @@ from servers.basics.errors import InvalidInput
 from servers.basics.nearest import did_you_mean
 from servers.records.settings import ScenarioRecord
 from traces import Program
-from traces.block_hashes import with_prefix_ids
 from traces.cut import parents_first
+from traces.merge import renamed
 from traces.program import Fork, Turn
 
 ANSWER_S_PER_TOKEN = 0.02
@@ -139,14 +139,7 @@ def _with_own_prompts(members: Members, index: int) -> Members:
     def own(id: str) -> str:
         return f"{id}@{index}"
 
-    return tuple(
-        replace(
-            program,
-            turns=with_prefix_ids(program.turns, own),
-            prefix=program.prefix and replace(program.prefix, id=own(program.prefix.id)),
-        )
-        for program in members
-    )
+    return tuple(renamed(program, str, own) for program in members)
 
 
 def resumed(
