@@ -56,12 +56,9 @@ class RequestFailed(OSError):
 
 
 def client_session(
-    headers: dict[str, str] | None = None,
-    *,
-    timeout_s: float | None = None,
-    connection_per_request: bool = False,
+    headers: dict[str, str] | None = None, *, connection_per_request: bool = False
 ) -> aiohttp.ClientSession:
-    """Return a session for thousands of concurrent streams. `timeout_s`: limit of each request.
+    """Return a session for thousands of concurrent streams, whose requests have no time limit.
 
     Responses are not decompressed, because a compressed kilobyte may expand to a megabyte. Proxies
     of the environment are not used, because they would get the API key.
@@ -73,7 +70,7 @@ def client_session(
     )
     return aiohttp.ClientSession(
         connector=connector,
-        timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trust_env=False,
