@@ -14,7 +14,6 @@ import typer
 from harness.cli.options import AllBut, CommandApp, Only, refuse_given
 from harness.load.option import Option
 from harness.load.settings import Machine, Server
-from servers.basics.errors import InvalidInput
 
 app = CommandApp()
 OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "layout", "json")
