@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+import pandas as pd
 from msgspec import to_builtins
 
 from reports.metrics.alone import machine_of
-from reports.metrics.jct import jobs_of
+from reports.metrics.jct import job_columns
 from reports.metrics.steady import measured_turns
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.document import fields_of
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import CellRun
-from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_turns
+from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_columns
 from reports.table import escape_formula
 from servers.basics.errors import Unavailable
 from servers.records.turns import TurnRecord
@@ -60,16 +61,14 @@ JOBS: dict[str, Kind] = {
     **dict.fromkeys((*WATERFALL, "least_s", "slowdown"), "number"),
     "measured": "flag",
 }
-"""The columns of `reports.metrics.jct.jobs_of`. The JCT of a failed job is meaningless, as is that
-of a job that is not measured: a stream ends before its last jobs have finished."""
+"""The columns of `reports.metrics.jct.job_columns`. The JCT of a failed job is meaningless, as is
+that of a job that is not measured: a stream ends before its last jobs have finished."""
 
 
-class TableFile(Protocol):
-    def append(self, rows: Sequence[Row]) -> None: ...
-
-
-Opens = Callable[[Path, Mapping[str, Kind]], Any]
-"""Opens a file with these columns, as a context manager that yields a `Table`."""
+Append = Callable[[Sequence[Row]], None]
+"""Writes the rows of a cell."""
+Opens = Callable[[Path, Mapping[str, Kind]], AbstractContextManager[Append]]
+"""Opens a file with these columns."""
 
 
 def rows_of(cell: CellRun, name: str, unstable: bool) -> tuple[list[Row], list[Row]]:
@@ -78,11 +77,10 @@ def rows_of(cell: CellRun, name: str, unstable: bool) -> tuple[list[Row], list[R
     config = cell.config
     fields = ("hardware", "model", "variant", "jps", "agents", "seed")
     common = {"cell": name, **{field: getattr(config, field) for field in fields}}
-    every_turn = read_turns(cell)
-    kept = measured_turns(cell, {str(name): every_turn[name].to_numpy() for name in every_turn})
-    measured = frozenset() if unstable else frozenset(kept["job_id"])
-    columns = jobs_of(every_turn, machine_of(cell)).reset_index()
-    frame = columns.assign(measured=lambda f: f["job_id"].isin(measured))
+    every_turn = read_columns(cell)
+    measured = frozenset() if unstable else frozenset(measured_turns(cell, every_turn)["job_id"])
+    columns = pd.DataFrame(job_columns(every_turn, machine_of(cell)))
+    frame = columns.assign(measured=columns["job_id"].isin(measured))
     jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     turns = map(to_builtins, read_records(cell.folder / "turns.jsonl", TurnRecord))
     return (
@@ -92,35 +90,24 @@ def rows_of(cell: CellRun, name: str, unstable: bool) -> tuple[list[Row], list[R
 
 
 @contextmanager
-def open_csv(path: Path, columns: Mapping[str, Kind]) -> Iterator[TableFile]:
+def open_csv(path: Path, columns: Mapping[str, Kind]) -> Iterator[Append]:
     with path.open("w", encoding="utf-8", newline="") as file:
-        yield _Csv(file, columns)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        yield lambda rows: writer.writerows(
+            [_csv_value(row.get(name), kind) for name, kind in columns.items()] for row in rows
+        )
 
 
-class _Csv:
-    def __init__(self, file: Any, columns: Mapping[str, Kind]) -> None:
-        self._text = [name for name, kind in columns.items() if kind == "text"]
-        self._texts = [name for name, kind in columns.items() if kind == "texts"]
-        self._flags = [name for name, kind in columns.items() if kind == "flag"]
-        self._writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-        self._writer.writeheader()
-
-    def append(self, rows: Sequence[Row]) -> None:
-        self._writer.writerows(map(self._plain, rows))
-
-    def _plain(self, row: Row) -> Row:
-        texts = {name: escape_formula(",".join(row.get(name) or ())) for name in self._texts}
-        texts |= {name: escape_formula(row.get(name) or "") for name in self._text}
-        flags = {name: _flag(row.get(name)) for name in self._flags}
-        return {**row, **texts, **flags}
-
-
-def _flag(value: bool | None) -> str:
-    return "" if value is None else str(value).lower()
+def _csv_value(value: Any, kind: Kind) -> Any:
+    if kind in ("text", "texts"):
+        return escape_formula((value if kind == "text" else ",".join(value or ())) or "")
+    return str(value).lower() if kind == "flag" and value is not None else value
 
 
 @contextmanager
-def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[TableFile]:
+def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[Append]:
+    """Each cell is a row group."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -137,14 +124,4 @@ def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[TableFile]
     }
     schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        yield _Parquet(writer, lambda rows: pa.Table.from_pylist(rows, schema))
-
-
-class _Parquet:
-    def __init__(self, writer: Any, table: Callable[[list[Row]], Any]) -> None:
-        self._writer = writer
-        self._table = table
-
-    def append(self, rows: Sequence[Row]) -> None:
-        """Write a row group with the rows of a cell."""
-        self._writer.write_table(self._table(list(rows)))
+        yield lambda rows: writer.write_table(pa.Table.from_pylist(list(rows), schema))

@@ -25,12 +25,6 @@ from reports.metrics.waterfall import estimated_slowdown, waterfall
 from reports.run_folder.turns import Column, Turns, failed_turns
 
 
-def jobs_of(turns: pd.DataFrame, machine: IdleMachine | None) -> pd.DataFrame:
-    """Return `job_columns` as a frame with the index job_id."""
-    columns = job_columns({str(name): turns[name].to_numpy() for name in turns}, machine)
-    return pd.DataFrame(columns).set_index("job_id")
-
-
 def job_columns(turns: Turns, machine: IdleMachine | None) -> Turns:
     """Return columns with a value per job, in order of arrival.
 

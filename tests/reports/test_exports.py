@@ -17,10 +17,10 @@ from pyarrow import parquet
 
 from reports.exports.phases import stretches
 from reports.exports.write import export
-from reports.metrics.jct import jobs_of
+from reports.metrics.jct import job_columns
 from reports.run_folder.lines import json_lines, read_records
 from reports.run_folder.read import load_run
-from reports.run_folder.turns import read_turns
+from reports.run_folder.turns import read_columns
 from servers.basics.errors import InvalidInput
 from servers.records.turns import EventRecord, TurnRecord
 from tests.reports.make_run import seal, turn, write_cell, write_lines, write_sweep
@@ -220,7 +220,7 @@ def test_tables_hold_every_turn_and_job_of_all_cells(simulated: Path, tmp_path: 
     assert [{name: row[name] for name in line} for row, line in zip(turns, lines, strict=True)] == (
         lines
     )
-    expected = [j for cell in run.cells for j in jobs_of(read_turns(cell), None)["jct_s"]]
+    expected = [j for cell in run.cells for j in job_columns(read_columns(cell), None)["jct_s"]]
     assert [job["jct_s"] for job in jobs] == expected
     assert {(row["cell"], row["variant"], row["jps"], row["seed"]) for row in turns} == {
         (cell.folder.name, *cell.key) for cell in run.cells
