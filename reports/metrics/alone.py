@@ -152,9 +152,6 @@ class LeastWork:
         """Query-key pairs of the new prompt tokens: each token with all tokens up to itself."""
         return np.asarray(triangle(self.prompt) - triangle(self.cached))
 
-    def window_pairs(self, window: WindowTimes) -> Column:
-        return _pairs(window, self.cached, self.new)
-
     @property
     def contexts(self) -> Column:
         """Sum of the contexts of the decodes, each with its new token."""
@@ -206,7 +203,8 @@ def attention_ps(work: LeastWork, machine: IdleMachine) -> Column:
     pairs_ps: Column = work.pairs * profile.pair_ps
     if profile.window is None:
         return pairs_ps
-    return np.asarray(pairs_ps + work.window_pairs(profile.window) * profile.window.pair_ps)
+    in_window = _pairs(profile.window, work.cached, work.new)
+    return np.asarray(pairs_ps + in_window * profile.window.pair_ps)
 
 
 def least_turn_s(turns: Turns, machine: IdleMachine) -> Floats:

@@ -25,7 +25,7 @@ from reports.metrics.metric import (
     percentiles,
 )
 from reports.metrics.steady import FinishedWork
-from reports.run_folder.turns import Column, failed_turns
+from reports.run_folder.turns import Column, failed_turns, finished
 from servers.records.done import BackgroundEnd
 
 LATENCIES = ("background_latency_mean_s", "background_latency_p95_s")
@@ -41,8 +41,7 @@ def _background(facts: Facts) -> dict[str, Value]:
     failed = int(failed_turns(requests).sum())
     if not span.length_s > 0:
         return {**dict.fromkeys(BACKGROUND.columns, math.nan), "background_failed": failed}
-    good = ~failed_turns(requests)
-    done = {name: values[good] for name, values in requests.items()}
+    done = finished(requests)
     due_s, end_s = done["scheduled_at_s"], done["finished_at_s"]
     inside = _inside(due_s, span)
     end = cell.done.background or BackgroundEnd(until_s=math.nan, unfinished=[])
@@ -52,9 +51,9 @@ def _background(facts: Facts) -> dict[str, Value]:
     first_s = np.where(np.isnan(open_s[:, 1]), until_s, open_s[:, 1])
     latency_s = np.append((end_s - due_s)[inside], until_s - open_s[:, 0])
     ttft_s = np.append((done["first_token_at_s"] - due_s)[inside], first_s - open_s[:, 0])
-    finished, arrived = int(_inside(end_s, span).sum()), len(latency_s)
+    ended, arrived = int(_inside(end_s, span).sum()), len(latency_s)
     numbers = (*_mean_and_p95(ttft_s), *_mean_and_p95(latency_s), arrived, len(open_s))
-    served = (finished / arrived if arrived else math.nan, finished / span.length_s)
+    served = (ended / arrived if arrived else math.nan, ended / span.length_s)
     return dict(zip(BACKGROUND.columns, (*numbers, *served, failed), strict=True))
 
 

@@ -14,7 +14,7 @@ from reports.capacity.slo import JCT, Limit, Slo, parse_slo
 from reports.metrics.metric import HIGHER, SHARE, Group, Metric, Value, mean
 from reports.metrics.waterfall import before_first_token_s
 from reports.run_folder.read import Run
-from reports.run_folder.turns import Column, Turns, failed_turns
+from reports.run_folder.turns import Column, Turns, finished
 from servers.basics.errors import InvalidInput, InvalidRunFolder
 from servers.records.done import Times
 
@@ -45,17 +45,17 @@ def latencies(turns: Turns, jobs: Turns) -> Turns:
     """Return columns with a value per turn without an error: the index of its job in `jobs`, -1 if
     it is not there, whether it is the first of its job, and its times in seconds: to the first
     token, between tokens, and per token from sending on. NaN if there is nothing to measure."""
-    good = ~failed_turns(turns)
-    ids, tokens = turns["job_id"][good], turns["output_tokens"][good]
+    good = finished(turns)
+    ids, tokens = good["job_id"], good["output_tokens"]
     index = {job: place for place, job in enumerate(jobs["job_id"])}
-    first_s = before_first_token_s(turns)[good]
-    whole_s = (turns["finished_at_s"] - turns["sent_at_s"])[good]
+    first_s = before_first_token_s(good)
+    whole_s = good["finished_at_s"] - good["sent_at_s"]
     tpot_s, token_s = np.full(len(ids), math.nan), np.full(len(ids), math.nan)
     np.divide(whole_s - first_s, tokens - 1, out=tpot_s, where=tokens > 1)
     np.divide(whole_s, tokens, out=token_s, where=tokens > 0)
     return {
         "job": np.array([index.get(job, -1) for job in ids], dtype=int),
-        "first": ((turns["turn"] == 0) & (turns["program_id"] == turns["job_id"]))[good],
+        "first": (good["turn"] == 0) & (good["program_id"] == ids),
         **{
             name: np.array([float(f"{v:.{DIGITS}g}") for v in values])
             for name, values in (("ttft_s", first_s), ("tpot_s", tpot_s), ("token_s", token_s))

@@ -30,7 +30,7 @@ from reports.metrics.tokens import HITS_OF_CELL, LATENCY, TOKENS_OF_JOBS
 from reports.metrics.turn_time import TURN_TIME
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.read import CellRun
-from reports.run_folder.turns import Column, Turns, failed_turns, read_with_background
+from reports.run_folder.turns import Turns, finished, only, read_with_background
 from servers.records.turns import EventRecord
 
 GROUPS = (
@@ -67,8 +67,8 @@ class MeasuredCell(NamedTuple):
     @property
     def done(self) -> Turns:
         """The jobs without a failed turn, with the columns job_id and `JOB_COLUMNS`."""
-        done = ~self.jobs["failed"]
-        return {name: self.jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+        names = ("job_id", *JOB_COLUMNS)
+        return only(~self.jobs["failed"], {name: self.jobs[name] for name in names})
 
     @property
     def latencies(self) -> Turns:
@@ -112,13 +112,11 @@ def measure(
         turns=turns,
         jobs=jobs,
         kept=kept,
-        done=_filter(~kept["failed"], kept),
-        good=without(left_out, _filter(~failed_turns(turns), turns)),
+        done=only(~kept["failed"], kept),
+        good=without(left_out, finished(turns)),
         span=span_of(cell, every_turn, jobs),
         requests=requests,
-        lateness_ratio=_lateness(without(own, jobs))
-        if cell.config.scenario is None
-        else _lateness_of_turns(without(own, turns)),
+        lateness_ratio=_lateness(cell, without(own, jobs), without(own, turns)),
         left_out=len(left_out),
         unstable=unstable or "",
         machine=machine,
@@ -155,21 +153,13 @@ def settings_of(cell: CellRun) -> Row:
     }
 
 
-def _lateness(jobs: Turns) -> float:
-    done = _filter(~jobs["failed"], jobs)
-    return _ratio(done["late_s"], done["jct_s"])
-
-
-def _lateness_of_turns(turns: Turns) -> float:
-    good = _filter(~failed_turns(turns), turns)
-    due_s = good["scheduled_at_s"]
-    return _ratio(good["sent_at_s"] - due_s, good["finished_at_s"] - due_s)
-
-
-def _ratio(part_s: Column, whole_s: Column) -> float:
-    whole = float(whole_s.sum())
-    return float(part_s.sum()) / whole if whole > 0 else 0.0
-
-
-def _filter(mask: Column, columns: Turns) -> Turns:
-    return columns if mask.all() else {name: values[mask] for name, values in columns.items()}
+def _lateness(cell: CellRun, jobs: Turns, turns: Turns) -> float:
+    """Return the lateness of the client ÷ the JCTs, or ÷ the time of a scenario's requests."""
+    if cell.config.scenario is None:
+        done = only(~jobs["failed"], jobs)
+        late_s, whole_s = done["late_s"], done["jct_s"]
+    else:
+        good = finished(turns)
+        late_s = good["sent_at_s"] - good["scheduled_at_s"]
+        whole_s = good["finished_at_s"] - good["scheduled_at_s"]
+    return float(late_s.sum()) / whole if (whole := float(whole_s.sum())) > 0 else 0.0

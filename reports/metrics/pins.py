@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from msgspec import UNSET
 from msgspec.json import Decoder
@@ -18,13 +17,6 @@ from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import MALFORMED
 from servers.records.turns import EventRecord
-
-
-class PinTime(NamedTuple):
-    held_block_s: float
-    """Σ over pins of blocks × seconds. NaN for a cell without events."""
-    unused_block_s: float
-    """The part of pins that were not reused, including those without an end."""
 
 
 def is_of_pin(event: EventRecord) -> bool:
@@ -49,12 +41,6 @@ def read_pin_events(cell: CellRun) -> list[EventRecord] | None:
     return events
 
 
-def pin_time(events: Iterable[EventRecord] | None, begin_s: float, end_s: float) -> PinTime:
-    """Sum the pin time of a cell between two times. Pins without an end last until `end_s`.
-    `events`: the events of pins, or None for a cell without events."""
-    return PinTime(math.nan, math.nan) if events is None else _sum(events, begin_s, end_s)
-
-
 def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
     """Yield complete lines with `substring`; parsing all lines takes several times longer."""
     end = 0
@@ -65,7 +51,10 @@ def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
         yield text[start:end]
 
 
-def _sum(events: Iterable[EventRecord], begin_s: float, end_s: float) -> PinTime:
+def _pin_time(events: Iterable[EventRecord], begin_s: float, end_s: float) -> tuple[float, float]:
+    """Return Σ of blocks × seconds over the pins between two times, and the part of pins that were
+    not reused, including those without an end, which last until `end_s`."""
+
     def held_s(since_s: float, until_s: float) -> float:
         return max(0.0, min(until_s, end_s) - max(since_s, begin_s))
 
@@ -82,7 +71,7 @@ def _sum(events: Iterable[EventRecord], begin_s: float, end_s: float) -> PinTime
             else:
                 unused += block_s
     unused += sum(blocks * held_s(since_s, end_s) for since_s, blocks in pins.values())
-    return PinTime(used + unused, unused)
+    return used + unused, unused
 
 
 def _pins(facts: Facts) -> dict[str, Value]:
@@ -92,7 +81,10 @@ def _pins(facts: Facts) -> dict[str, Value]:
         begin_s, end_s = float(jobs["arrival_s"].min()), float(jobs["departure_s"].max())
     if not end_s > begin_s:
         return dict.fromkeys(PINS.columns, math.nan)
-    held, unused = pin_time(facts.pin_events(), begin_s, end_s)
+    events = facts.pin_events()
+    held = unused = math.nan
+    if events is not None:
+        held, unused = _pin_time(events, begin_s, end_s)
     blocks = cell.done.kv_blocks or cell.config.profile.kv_blocks or math.nan
     return {
         "pin_block_s": held,

@@ -28,10 +28,13 @@ def routing(cell: CellRun, jobs: int, turns: Turns) -> dict[str, Value]:
     decoders = (split and split.decode) or replicas
     held_s = np.nan_to_num(turns["held_s"])
     was_held = held_s > 0
+    there_s = turns["finished_at_s"] - turns["sent_at_s"] - held_s
+    of_replicas_s = np.bincount(turns["replica"].astype(int), there_s, decoders)
+    sampled = np.asarray(cell.done.replica_blocks or np.empty((1, 0)), dtype=float)
     moved, lost = _migrations(turns)
     return {
-        "replica_imbalance": _imbalance(_seconds_there(turns, held_s, decoders)),
-        "memory_imbalance": _imbalance(_mean_blocks(cell)[:decoders]),
+        "replica_imbalance": _imbalance(of_replicas_s),
+        "memory_imbalance": _imbalance(sampled.mean(axis=0)[:decoders]),
         "migrations_per_job": moved / jobs if jobs else math.nan,
         "migration_lost_ratio": lost / (float(turns["prompt_tokens"].sum()) or math.nan),
         "held_turn_ratio": float(was_held.mean()),
@@ -45,18 +48,6 @@ def _imbalance(of_replicas: Column) -> float:
     everything."""
     mean = float(of_replicas.mean()) if len(of_replicas) else 0.0
     return float(of_replicas.max()) / mean if mean > 0 else math.nan
-
-
-def _seconds_there(turns: Turns, held_s: Column, replicas: int) -> Column:
-    """Return the seconds that turns spent on each replica, waiting or running."""
-    there_s = turns["finished_at_s"] - turns["sent_at_s"] - held_s
-    return np.bincount(turns["replica"].astype(int), there_s, replicas)
-
-
-def _mean_blocks(cell: CellRun) -> Column:
-    """Return the mean KV blocks in use on each replica, over the samples of the cell."""
-    sampled = cell.done.replica_blocks
-    return np.asarray(sampled, dtype=float).mean(axis=0) if sampled else np.empty(0)
 
 
 def _migrations(turns: Turns) -> tuple[int, float]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reports.run_folder.read import CellRun
-from reports.run_folder.turns import Column, Turns, read_columns
+from reports.run_folder.turns import Column, Turns, only, read_columns
 from servers.basics.errors import InvalidRunFolder
 
 MAX_STALLED = 0.05
@@ -51,8 +51,7 @@ def without(jobs: frozenset[str], columns: Turns) -> Turns:
     """Return the columns of turns or jobs without some jobs."""
     if not jobs:
         return columns
-    kept = np.array([job not in jobs for job in columns["job_id"]], dtype=bool)
-    return {name: values[kept] for name, values in columns.items()}
+    return only(np.array([job not in jobs for job in columns["job_id"]], dtype=bool), columns)
 
 
 def stalled_by_load(cells: Sequence[CellRun]) -> dict[Load, frozenset[str]]:

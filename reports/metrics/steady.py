@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from reports.loads import ladder_of
 from reports.run_folder.read import CellRun
-from reports.run_folder.turns import Turns, failed_turns
+from reports.run_folder.turns import Turns, failed_turns, only
 
 MIN_THROUGHPUT = 0.9
 """If a smaller share of the background requests finishes than arrives, a caveat says so."""
@@ -62,7 +62,7 @@ def measured_turns(cell: CellRun, turns: Turns) -> Turns:
     inside = (index >= first) & (index < first + window.jobs)
     if cell.config.scenario is not None:
         inside = turns["scheduled_at_s"] >= window.from_s
-    return {name: values[inside] for name, values in turns.items()}
+    return only(inside, turns)
 
 
 @dataclass(frozen=True, slots=True)

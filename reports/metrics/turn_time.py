@@ -13,7 +13,7 @@ import numpy as np
 from reports.metrics.alone import least_decode_s, work_of
 from reports.metrics.metric import SECONDS, Facts, Group, Metric, Value, mean
 from reports.metrics.waterfall import prefill_parts
-from reports.run_folder.turns import Column, Turns, failed_turns
+from reports.run_folder.turns import Column, Turns, finished
 
 BEFORE_FIRST_TOKEN = ("turn_queue_s", "turn_reload_s", "turn_recompute_s", "turn_prefill_s")
 AFTER_FIRST_TOKEN = ("turn_stalled_s", "turn_batching_s", "turn_alone_s", "turn_preempted_s")
@@ -23,7 +23,7 @@ OF_FIRST_TURNS = ("first_turn_queue_s", "first_turn_reload_s", "first_turn_prefi
 def _turn_time(facts: Facts) -> dict[str, Value]:
     """Return the parts of the measured turns. A cell without a steady state may have ended before
     there were any, so all turns that ended count there."""
-    turns = _finished(facts.every) if facts.unstable else facts.good
+    turns = finished(facts.every) if facts.unstable else facts.good
     again_s, new_s = prefill_parts(turns, turns["prefill_s"])
     queue_s = turns["queue_s"] + turns["decode_queue_s"]
     reload_s = turns["load_s"] + turns["transfer_s"]
@@ -41,11 +41,6 @@ def _turn_time(facts: Facts) -> dict[str, Value]:
         *(queue_s[first], reload_s[first], (again_s + new_s)[first]),
     )
     return {name: mean(each) for name, each in zip(TURN_TIME.columns, values, strict=True)}
-
-
-def _finished(turns: Turns) -> Turns:
-    good = ~failed_turns(turns)
-    return {name: values[good] for name, values in turns.items()}
 
 
 def _stalled_s(facts: Facts, turns: Turns) -> Column:

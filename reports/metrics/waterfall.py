@@ -7,8 +7,6 @@ residual.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from reports.run_folder.turns import HITS, TRANSFER, Column, Turns
@@ -60,34 +58,22 @@ def estimated_slowdown(jct_s: Column, parts: Turns) -> Column:
     return found
 
 
-def no_breakdown(turns: Turns) -> Column:
-    """Return whether the engine did not divide the time to a turn's first token."""
-    return np.isnan(turns["queue_s"]) | np.isnan(turns["prefill_s"])
-
-
 def before_first_token_s(turns: Turns) -> Column:
     return turns["first_token_at_s"] - turns["sent_at_s"]
 
 
-class ServerTime(NamedTuple):
-    """A turn's time in the server, excluding the other parts in PARTS."""
-
-    queue_s: Column
-    prefill_s: Column
-    decode_s: Column
-    undivided_s: Column
-    """Time without a breakdown: the time to the first token if the engine does not divide it; for
-    an answer that was not streamed, all time except the parts that the engine reports."""
-
-
-def in_server(turns: Turns) -> ServerTime:
-    undivided, unstreamed = no_breakdown(turns), np.isnan(turns["decode_s"])
+def in_server(turns: Turns) -> tuple[Column, Column, Column, Column]:
+    """Return the times of queueing, prefill and decoding, and the time without a breakdown: that to
+    the first token if the engine does not divide it; of an answer that was not streamed, all time
+    except the parts that the engine reports."""
+    undivided = np.isnan(turns["queue_s"]) | np.isnan(turns["prefill_s"])
+    unstreamed = np.isnan(turns["decode_s"])
     queue = np.where(undivided & ~unstreamed, 0.0, np.nan_to_num(turns["queue_s"]))
     before = np.where(undivided, before_first_token_s(turns), 0.0)
     rest = turns["finished_at_s"] - turns["sent_at_s"] - queue
     for part in ("load_s", *TRANSFER, "preempted_s", "recompute_s"):
         rest = rest - turns[part]
-    return ServerTime(
+    return (
         queue,
         np.where(undivided, 0.0, turns["prefill_s"]),
         np.nan_to_num(turns["decode_s"]),

@@ -35,7 +35,7 @@ from reports.numbers import digits
 from reports.page.environment import write_page
 from reports.page.member_figures import burst_figures, capacity_figures
 from reports.page.write import write, write_cells
-from reports.run_folder.members import Member, read_all
+from reports.run_folder.members import Member, members_record, read_members
 from reports.table import Table
 from servers.basics.phrasing import counted, listed, seconds
 
@@ -99,9 +99,8 @@ class MembersReport:
 
 def write_members(folder: Path) -> MembersReport:
     """Write the pages of a folder with `members.json` and of the runs in it."""
-    members, argv = read_all(folder)
-    reports = [(member, write(member.folder)) for member in members]
-    found = MembersReport(reports, member_runs(reports), argv)
+    reports = [(member, write(member.folder)) for member in read_members(folder)]
+    found = MembersReport(reports, member_runs(reports), members_record(folder).made_by.argv)
     write_cells(folder, _all_cells(reports))
     draw(found, folder / REPORT)
     return found

@@ -62,7 +62,11 @@ def record_pieces(path: Path, kind: type[T]) -> Iterator[list[T]]:
     before = 0
     decoder = Decoder(kind)
     with open_lines(found) as file:
-        while lines := _next_lines(found, file):
+        while True:
+            with _named(found):
+                lines = file.readlines(PIECE_BYTES)
+            if not lines:
+                return
             if not lines[-1].endswith(b"\n"):  # The process was killed while it wrote this line.
                 lines.pop()
             if lines:
@@ -76,11 +80,6 @@ def read_text(path: Path) -> bytes:
         return b""
     with open_lines(found) as file, _named(found):
         return file.read()
-
-
-def _next_lines(path: Path, file: BinaryIO) -> list[bytes]:
-    with _named(path):
-        return file.readlines(PIECE_BYTES)
 
 
 @contextmanager

@@ -44,27 +44,19 @@ def _after(burst: int) -> str:
     return f"after a burst of {counted(burst, 'job')}" if burst else "no burst"
 
 
-class ListedRuns(NamedTuple):
-    members: tuple[Member, ...]
-    argv: tuple[str, ...]
-    """The command that made the runs."""
-
-
 def has_members(folder: Path) -> bool:
     return (folder / MEMBERS).is_file()
 
 
 def read_members(folder: Path) -> tuple[Member, ...]:
-    return read_all(folder).members
-
-
-def read_all(folder: Path) -> ListedRuns:
-    found = read_document(folder / MEMBERS, MembersRecord, "run the sweep again")
-    members = (
+    return tuple(
         Member(folder / each.folder, each.hardware, each.model, each.gpus, each.burst)
-        for each in found.members
+        for each in members_record(folder).members
     )
-    return ListedRuns(tuple(members), found.made_by.argv)
+
+
+def members_record(folder: Path) -> MembersRecord:
+    return read_document(folder / MEMBERS, MembersRecord, "run the sweep again")
 
 
 def siblings(run: Path) -> tuple[Member, ...]:

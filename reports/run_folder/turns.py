@@ -85,20 +85,16 @@ def read_with_background(cell: CellRun) -> tuple[Turns, Turns]:
 def refuse_without_turns(cell: CellRun) -> None:
     """Raise InvalidRunFolder if a finished cell kept its numbers only."""
     if not kept_turns(cell):
+        run = shlex.quote(str(cell.folder.parent))
         raise InvalidRunFolder(
-            f"{cell.folder}: its turns were not kept; run it again with {show_command(cell.folder)}"
+            f"{cell.folder}: its turns were not kept; run it again with bench sweep"
+            f" {run}/sweep.toml --out {run} --show {cell.folder.name}"
         )
 
 
 def kept_turns(cell: CellRun) -> bool:
     """Return whether a finished cell kept more than its numbers."""
     return has_turns(cell.folder) or not (cell.folder / CELL_NUMBERS).is_file()
-
-
-def show_command(cell: Path) -> str:
-    """Return the command that runs a cell again and keeps its turns."""
-    run = shlex.quote(str(cell.parent))
-    return f"bench sweep {run}/sweep.toml --out {run} --show {cell.name}"
 
 
 def has_turns(cell: Path) -> bool:
@@ -150,15 +146,22 @@ def _checked(turns: Turns, path: Path, *, live: bool) -> tuple[Turns, Turns]:
         return turns, {field: values[:0] for field, values in turns.items()}
     if beside.all():
         raise InvalidRunFolder(f"{path}: has no turns of jobs; {RERUN}")
-    jobs, background = (
-        {field: values[which] for field, values in turns.items()} for which in (~beside, beside)
-    )
-    return jobs, background
+    return only(~beside, turns), only(beside, turns)
 
 
 def failed_turns(turns: Turns) -> Column:
     """Return which turns have an error."""
     return np.asarray(pd.notna(turns["error"]))
+
+
+def finished(turns: Turns) -> Turns:
+    """Return the turns without an error."""
+    return only(~failed_turns(turns), turns)
+
+
+def only(which: Column, columns: Turns) -> Turns:
+    """Return the columns of the turns or jobs that a mask selects."""
+    return columns if which.all() else {name: values[which] for name, values in columns.items()}
 
 
 def _columns(records: Sequence[TurnRecord], texts: dict[str, str]) -> Turns:
