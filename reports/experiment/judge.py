@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from reports.experiment.claims import Check
-from reports.experiment.significance import ClaimOutcome, Knee, Value, judged, knees
+from reports.experiment.significance import ClaimOutcome, Knee, Value, best, judged, knees, worst
 from reports.metrics.cells import rows_of
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import SeedShare, some_seeds
@@ -54,10 +54,6 @@ class Finding:
     points: tuple[ClaimPoint, ...] = ()
 
 
-Claim = Callable[[Estimate], ClaimOutcome]
-"""Judges one number."""
-
-
 Positions = Mapping[str, float | None]
 """The position of each arm on the figure's axis; None if arms do not differ in a number."""
 NO_AXIS: Positions = {}
@@ -80,12 +76,9 @@ def judge(
     if check.where in ("rising", "stable"):
         return _along(check, found, every)
     bounds = [(v, check.least, check.most) for v in found]
-    if check.where == "some":
-        outcomes = judged(bounds, ClaimOutcome.HOLDS)
-        outcome = _some(outcomes)
-    else:
-        outcomes = judged(bounds, ClaimOutcome.FAILS)
-        outcome = _every(outcomes)
+    is_some = check.where == "some"
+    outcomes = judged(bounds, ClaimOutcome.HOLDS if is_some else ClaimOutcome.FAILS)
+    outcome = best(outcomes) if is_some else worst(outcomes)
     return _finding(check, _ours(check, found, outcomes, every), outcome, found)
 
 
@@ -108,7 +101,7 @@ def _at_knees(check: Check, found: Sequence[Knee]) -> Finding:
         judged([(v, check.least, check.most) for v in some], ClaimOutcome.FAILS)
         for some in ([knee.at_bounds for knee in found], values)
     )
-    outcome = _every([n if n is f else ClaimOutcome.OPEN for n, f in zip(near, far, strict=True)])
+    outcome = worst(n if n is f else ClaimOutcome.OPEN for n, f in zip(near, far, strict=True))
     ours = "; ".join(
         f"{_knee(knee)} at {knee.value.jps:g} jobs/s" if len(found) > 1 else _knee(knee)
         for knee in found
@@ -202,18 +195,6 @@ def _column(check: Check) -> str:
     return f"turn_{check.turn}_s" if check.metric == "turn_mean_s" else check.metric
 
 
-def _every(outcomes: Sequence[ClaimOutcome]) -> ClaimOutcome:
-    if ClaimOutcome.FAILS in outcomes:
-        return ClaimOutcome.FAILS
-    return ClaimOutcome.OPEN if ClaimOutcome.OPEN in outcomes else ClaimOutcome.HOLDS
-
-
-def _some(outcomes: Sequence[ClaimOutcome]) -> ClaimOutcome:
-    if ClaimOutcome.HOLDS in outcomes:
-        return ClaimOutcome.HOLDS
-    return ClaimOutcome.OPEN if ClaimOutcome.OPEN in outcomes else ClaimOutcome.FAILS
-
-
 def _rising(check: Check, found: Sequence[Value]) -> Finding:
     """The last must be above the first, and none much below the one before it."""
     ratios: list[tuple[Value, float]] = []
@@ -226,14 +207,14 @@ def _rising(check: Check, found: Sequence[Value]) -> Finding:
         steps = " → ".join(_number(check, v.estimate().value) for v in row)
         ours.append(f"{steps}, the last {growth} the first")
     outcomes = judged([(v, least, None) for v, least in ratios], ClaimOutcome.FAILS)
-    return _finding(check, "; ".join(ours), _every(outcomes), found)
+    return _finding(check, "; ".join(ours), worst(outcomes), found)
 
 
 def _stable(check: Check, found: Sequence[Value]) -> Finding:
     """No value may be more than `most` times another one."""
     most = check.most or 1.0
     ratios = [_over(max(a, b, key=_mean), min(a, b, key=_mean)) for a, b in combinations(found, 2)]
-    outcome = _every(judged([(r, None, most) for r in ratios], ClaimOutcome.FAILS))
+    outcome = worst(judged([(r, None, most) for r in ratios], ClaimOutcome.FAILS))
     means = [v.estimate().value for v in found]
     ours = _span(check, min(means), max(means))
     if ratios:
@@ -280,9 +261,9 @@ def _of_numbers(
         text += f" at {counted(len(found), 'point')}: {', '.join(counts)}"
     missed = [v for v, o in numbers if o is ClaimOutcome.FAILS]
     if missed and len(counts) > 1:
-        worst = max(missed, key=lambda v: _distance(check, v.estimate().value))
-        shown = _shown(worst.estimate(), lambda n: _number(check, n))
-        text += f" (not: {_label(worst, found)}, {shown})"
+        far = max(missed, key=lambda v: _distance(check, v.estimate().value))
+        shown = _shown(far.estimate(), lambda n: _number(check, n))
+        text += f" (not: {_label(far, found)}, {shown})"
     unclear = [v for v, o in numbers if o is ClaimOutcome.OPEN and v.seeds == len(v.by_seed)]
     if not missed and unclear and len(counts) > 1:
         shown = _shown(unclear[0].estimate(), lambda n: _number(check, n))

@@ -7,7 +7,7 @@ neither.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -24,9 +24,19 @@ EXACT = 0.5
 
 
 class ClaimOutcome(StrEnum):
+    """From the best to the worst."""
+
     HOLDS = "holds"
     OPEN = "cannot be said"
     FAILS = "does not hold"
+
+
+def best(outcomes: Iterable[ClaimOutcome]) -> ClaimOutcome:
+    return min(outcomes, key=list(ClaimOutcome).index)
+
+
+def worst(outcomes: Iterable[ClaimOutcome]) -> ClaimOutcome:
+    return max(outcomes, key=list(ClaimOutcome).index, default=ClaimOutcome.HOLDS)
 
 
 class Value(NamedTuple):

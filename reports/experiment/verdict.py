@@ -8,14 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.experiment.judge import Finding
-from reports.experiment.significance import ClaimOutcome
+from reports.experiment.significance import ClaimOutcome, best, worst
 from servers.basics.phrasing import counted, listed
 
-BEGINS = {
-    ClaimOutcome.HOLDS: "Holds",
-    ClaimOutcome.OPEN: "Cannot be said",
-    ClaimOutcome.FAILS: "Does not hold",
-}
 SHOWN = 3
 """Claims in a sentence."""
 
@@ -24,15 +19,7 @@ def outcome_of(findings: Sequence[Finding]) -> ClaimOutcome | None:
     """Return the outcome of all claims; of the best interpretation if there are several. None
     without findings."""
     readings = _by_reading(findings)
-    return max(map(_worst, readings.values()), key=_goodness) if readings else None
-
-
-def _worst(findings: Sequence[Finding]) -> ClaimOutcome:
-    return min((f.outcome for f in findings), key=_goodness)
-
-
-def _goodness(outcome: ClaimOutcome) -> int:
-    return (ClaimOutcome.FAILS, ClaimOutcome.OPEN, ClaimOutcome.HOLDS).index(outcome)
+    return best(worst(f.outcome for f in own) for own in readings.values()) if readings else None
 
 
 def _by_reading(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
@@ -48,29 +35,27 @@ def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
     if not readings:
         return f"Not testable here: {not_testable or 'the experiment has no checks'}"
     if len(readings) > 1 or "" not in readings:
-        text = " ".join(
+        return " ".join(
             f"Read as “{name}”: {sentence[0].lower()}{sentence[1:]}"
             for name, mine in readings.items()
             for sentence in [_sentence(mine, at_most=1)]
         )
-    else:
-        text = _sentence(readings[""])
-    return text
+    return _sentence(readings[""])
 
 
 def _sentence(findings: Sequence[Finding], at_most: int = SHOWN) -> str:
-    worst = _worst(findings)
-    if worst is ClaimOutcome.HOLDS:
+    outcome = worst(f.outcome for f in findings)
+    if outcome is ClaimOutcome.HOLDS:
         return f"Holds: {listed([f'{f.says} ({f.ours})' for f in findings], at_most=at_most)}."
-    shown = [f for f in findings if f.outcome is worst]
+    shown = [f for f in findings if f.outcome is outcome]
     reasons = listed([_reason(f) for f in shown], at_most=at_most)
     rest = [
         f"{number} {words}"
-        for outcome, words in ((ClaimOutcome.HOLDS, "hold"), (ClaimOutcome.OPEN, "cannot be said"))
-        if outcome is not worst and (number := sum(f.outcome is outcome for f in findings))
+        for other, words in ((ClaimOutcome.HOLDS, "hold"), (ClaimOutcome.OPEN, "cannot be said"))
+        if other is not outcome and (number := sum(f.outcome is other for f in findings))
     ]
     counts = f" Of {counted(len(findings), 'claim')} {' and '.join(rest)}." if rest else ""
-    return f"{BEGINS[worst]}: {reasons}.{counts}"
+    return f"{outcome.capitalize()}: {reasons}.{counts}"
 
 
 def _reason(finding: Finding) -> str:
