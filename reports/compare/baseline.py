@@ -61,11 +61,20 @@ class _Cell(Struct, frozen=True):
     jct_s: dict[str, Time]
 
 
-class _UnstableCell(_Cell, frozen=True):
-    """`jct_s`: of all jobs, from the arrival to the end of the last turn that ended."""
+class Unstable(Struct, frozen=True):
+    """A cell that has no steady state."""
 
     reason: Name
     finished_programs: int
+    """Programs that finished before the cell ended."""
+    jct_s: dict[str, Time]
+    """By job, from its arrival to the end of the last turn that ended."""
+
+
+class _UnstableCell(Unstable, frozen=True):
+    variant: Name
+    load: Name
+    seed: Count
 
 
 class Bounds(Struct, frozen=True):
@@ -102,17 +111,6 @@ class Place(NamedTuple):
     variant: str
     load: str
     seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unstable:
-    """A cell that has no steady state."""
-
-    reason: str
-    programs: int
-    """Programs that finished before the cell ended."""
-    jct_s: Mapping[str, float]
-    """By job, from its arrival to the end of the last turn that ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +180,7 @@ def _unstable(run: Run, missing: Mapping[str, str]) -> dict[Place, Unstable]:
         jct_s = {job: round(value, DECIMALS) for job, value in ended_jobs_s(cell).items()}
         variant, jps, seed = cell.key
         place = Place(variant, load_label(jps, cell.config.arrivals), seed)
-        programs = cell.done.finished_programs
-        found[place] = Unstable(reason, programs, jct_s)
+        found[place] = Unstable(reason, cell.done.finished_programs, jct_s)
     return found
 
 
@@ -242,12 +239,7 @@ def save(side: Side, path: Path) -> None:
     saved = {"format": FORMAT, **side.settings, "cells": cells, "invalid": side.invalid}
     if side.unstable:
         saved["unstable"] = [
-            {
-                **place._asdict(),
-                "reason": cell.reason,
-                "finished_programs": cell.programs,
-                "jct_s": cell.jct_s,
-            }
+            place._asdict() | msgspec.to_builtins(cell)
             for place, cell in sorted(side.unstable.items())
         ]
     if side.capacities is not None:
@@ -275,10 +267,5 @@ def _read(path: Path) -> Side:
     ]
     invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
     jobs = pd.DataFrame(rows, columns=JOBS)
-    unstable = {
-        Place(cell.variant, cell.load, cell.seed): Unstable(
-            cell.reason, cell.finished_programs, cell.jct_s
-        )
-        for cell in saved.unstable
-    }
+    unstable = {Place(cell.variant, cell.load, cell.seed): cell for cell in saved.unstable}
     return Side(path.name, _settings(settings), jobs, invalid, saved.capacities, unstable)

@@ -153,8 +153,9 @@ def _different_jct(base: pd.Series[float], new: pd.Series[float]) -> str:
 
 
 def _different_ends(base: Unstable, new: Unstable) -> str:
-    if base.programs != new.programs:
-        return f"ended with {base.programs:,} and {counted(new.programs, 'finished program')}"
+    before, after = base.finished_programs, new.finished_programs
+    if before != after:
+        return f"ended with {before:,} and {counted(after, 'finished program')}"
     if base.reason != new.reason:
         return f"{NOT_STEADY}: {base.reason}, and then {new.reason}"
     one, other = (pd.Series(each.jct_s, dtype=float).sort_index() for each in (base, new))

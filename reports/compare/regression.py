@@ -150,20 +150,13 @@ def _changes(
 def _capacity_changes(
     base: Side, new: Side, max_regression: float, confidence: float
 ) -> Iterable[Change]:
-    if base.capacities is None or new.capacities is None:
+    one, other = base.capacities, new.capacities
+    if one is None or other is None or one.unit != other.unit:
         return
-    if base.capacities.unit != new.capacities.unit:
-        return
-    variants = {**base.capacities.jobs_per_s, **base.capacities.bounds}
-    for variant in variants:
-        bounded = sustained(variant, base.capacities, new.capacities, max_regression)
-        if bounded is not None:
-            yield bounded
-        found = _capacity_change(
-            variant, base.capacities, new.capacities, max_regression, confidence
-        )
-        if found is not None:
-            yield found
+    for variant in {**one.jobs_per_s, **one.bounds}:
+        bounded = sustained(variant, one, other, max_regression)
+        found = _capacity_change(variant, one, other, max_regression, confidence)
+        yield from filter(None, [bounded, found])
 
 
 def _capacity_change(
