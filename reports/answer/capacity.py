@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from reports.answer.capacity_context import CapacityContext
+from reports.answer.capacity_context import CapacityContext, background_per_s
 from reports.answer.capacity_headline import headline, value_of
 from reports.answer.fails_first import FailsFirst, limited_by, unlimited_kv_sentences
 from reports.answer.findings import (
@@ -33,7 +33,6 @@ from reports.statistics.capacities import (
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, times
 from servers.policies.base import UNLIMITED_KV
-from servers.records.sweep import SweepRecord
 
 MOST_SPREAD = 1.5
 """If the ratios of the seeds differ by a larger factor, they are listed beside their mean. They
@@ -46,22 +45,22 @@ def capacity_answer(
     capacities: Sequence[VariantCapacity],
     points: Sequence[Point],
     context: CapacityContext,
-    sweep: SweepRecord,
     caveats: Sequence[str],
     left_out: Sequence[str] = (),
     fails_first: Mapping[str, FailsFirst] = NOTHING_FAILS,
 ) -> Answer:
     """`left_out`: sentences about the variants that `capacities` lacks. `fails_first`: what fails
     first above the capacities, by variant."""
+    sweep = context.sweep
     points = [point for point in valid_points(points) if point.reference != UNLIMITED_KV]
     best = winners(capacities)
-    base = next((c for c in capacities if c.variant == context.baseline), None)
+    base = next((c for c in capacities if c.variant == context.sweep.baseline), None)
     names = [c.variant for c in best]
     both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
     limits = limited_by(capacities, burst=context.begins_with_burst)
     reasons = _limits(both, fails_first)
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
-    shown = [context.baseline] if context.baseline in names else names
+    shown = [context.sweep.baseline] if context.sweep.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
     findings = [
         meaning(context),
@@ -117,15 +116,15 @@ def meaning(context: CapacityContext) -> str:
     idle = f"On an idle machine the mean JCT is {seconds(context.idle_mean_s)}."
     if context.ladder is AGENTS:
         other = "" if context.agents else " With --arrivals poisson the search is for jobs/s."
-        pause_s = think_s(context.arrivals)
+        pause_s = think_s(context.sweep.arrivals or "")
         when = f"{seconds(pause_s)} on average after" if pause_s else "as soon as"
         return (
             f"Sustained: {context.slo.describe()}, with this many agents, each of which"
             f" starts a new job {when} its last one has ended.{other} {idle}"
         )
-    if (horizon := context.horizon) is not None:
+    if (horizon := context.sweep.horizon) is not None:
         begin = "" if horizon.burst else ", from an empty machine"
-        kind, _, profile = context.arrivals.partition(":")
+        kind, _, profile = (context.sweep.arrivals or "").partition(":")
         name = "the hours of the given profile" if "," in profile else f"the hours of day:{profile}"
         hours = f", at rates of this mean that follow {name}" if kind == "day" else ""
         return (
@@ -194,7 +193,7 @@ def _resources(
         needs = "1 agent needs" if target == 1 else f"{target:g} agents need"
     sentences = [f"{needs} {listed(gpus)}{_background(context)}."]
     if not math.isnan(context.price.usd_per_h):
-        paid = ", with the background included" if context.background_per_s else ""
+        paid = ", with the background included" if background_per_s(context.sweep) else ""
         sentences.append(f"{_costs(shown, context)}, at capacity{paid}.")
     return sentences
 
@@ -221,41 +220,41 @@ def _on_most_days(
 ) -> list[str]:
     """State what is sustained not only on average. A seed is a draw of all arrivals and jobs within
     the horizon."""
-    if context.horizon is None:
+    if context.sweep.horizon is None:
         return []
     shown = {each.variant: each for each in (*best[:MOST_NUMBERS], base) if each is not None}
     rates = [f"{at:.3g} with {c.variant}" for c in shown.values() if (at := c.on_most) is not None]
     if not rates:
         return []
     return [
-        f"95% of such periods of {context.horizon.in_words} sustain at least, in jobs/s:"
-        f" {listed(rates)} (predicted from {counted(context.seeds, 'seed')})."
+        f"95% of such periods of {context.sweep.horizon.in_words} sustain at least, in jobs/s:"
+        f" {listed(rates)} (predicted from {counted(len(context.sweep.seeds), 'seed')})."
     ]
 
 
 def _background(context: CapacityContext) -> str:
-    if not context.background_per_s:
+    if not background_per_s(context.sweep):
         return ""
     gpus = context.price.gpus
     machine = "each" if gpus == 1 else f"each machine of {counted(gpus, 'GPU')}"
-    return f", {machine} alongside {context.background_per_s:g} background requests/s"
+    return f", {machine} alongside {background_per_s(context.sweep):g} background requests/s"
 
 
 def _own_caveats(capacities: Sequence[VariantCapacity], context: CapacityContext) -> list[str]:
-    caveats = []
+    caveats, baseline = [], context.sweep.baseline
     if still := [c.variant for c in capacities if c.kind is Kind.OPEN]:
         caveats.append(
             f"The search has not finished for {listed(still)}, which therefore cannot win. The same"
             " command continues it."
         )
     caveats += [
-        f"{each.variant} sustains {times(low)} to {times(high)} as many as {context.baseline},"
+        f"{each.variant} sustains {times(low)} to {times(high)} as many as {baseline},"
         " depending on the seed: a mean over such seeds describes none of them."
         for each in winners(capacities)[:1]
-        if (spread := _ratios(each, capacities, context.baseline))
+        if (spread := _ratios(each, capacities, baseline))
         if (high := max(spread)) > MOST_SPREAD * (low := min(spread))
     ]
-    if context.seeds == 1:
+    if len(context.sweep.seeds) == 1:
         caveats.append(
             "One seed: capacities have no interval, and other arrivals and programs may change the"
             " order. Use --seeds 1..3 or more."

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from reports.capacity.slo import Slo
 from reports.loads import AGENTS, RATES, Ladder, ladder_of
 from servers.basics.phrasing import gpus_in_words
-from servers.records.settings import HorizonRecord
 from servers.records.sweep import SweepRecord
 
 HOURS_PER_MONTH = 730
@@ -54,47 +53,32 @@ def price_of(sweep: SweepRecord) -> MachinePrice:
 class CapacityContext:
     """What the capacities of a run refer to."""
 
+    sweep: SweepRecord
     slo: Slo
     idle_mean_s: float
-    baseline: str
-    machine: str
-    price: MachinePrice
-    seeds: int
-    background_per_s: float
-    """Background requests per second that each machine serves alongside the jobs."""
-    noun: str = "scheduler"
-    """The word for a variant in sentences."""
-    ladder: Ladder = RATES
-    """The kind of load."""
-    agents: int | None = None
-    """How many agents the user wants to serve, if the user said so."""
-    horizon: HorizonRecord | None = None
-    """For how long jobs arrive in a cell; None: until a steady state."""
-    arrivals: str = "poisson"
-    """As in `sweep.json`."""
+
+    @property
+    def machine(self) -> str:
+        return gpus_in_words(self.sweep.hardware or "this machine", self.sweep.gpus)
+
+    @property
+    def price(self) -> MachinePrice:
+        return price_of(self.sweep)
+
+    @property
+    def ladder(self) -> Ladder:
+        """The kind of load."""
+        return ladder_of(self.sweep.arrivals)
+
+    @property
+    def agents(self) -> int | None:
+        """How many agents the user wants to serve, if the user said so."""
+        return max(self.sweep.agents, default=None)
 
     @property
     def begins_with_burst(self) -> bool:
-        burst = self.horizon is None or self.horizon.burst > 0
+        burst = self.sweep.horizon is None or self.sweep.horizon.burst > 0
         return burst and self.ladder is RATES
-
-
-def capacity_context(sweep: SweepRecord, slo: Slo, idle_mean_s: float) -> CapacityContext:
-    machine = gpus_in_words(sweep.hardware or "this machine", sweep.gpus)
-    return CapacityContext(
-        slo,
-        idle_mean_s,
-        sweep.baseline,
-        machine,
-        price_of(sweep),
-        len(sweep.seeds),
-        background_per_s(sweep),
-        noun_of(sweep),
-        ladder_of(sweep.arrivals),
-        max(sweep.agents, default=None),
-        sweep.horizon,
-        sweep.arrivals or "",
-    )
 
 
 def noun_of(sweep: SweepRecord) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from reports.answer.capacity_context import CapacityContext
+from reports.answer.capacity_context import CapacityContext, noun_of
 from reports.answer.headline import MOST_NAMES, Contender, Ranking
 from reports.capacity.estimate import Kind
 from reports.loads import LEAST_JOBS, MIN_JOBS, least_rate
@@ -34,7 +34,7 @@ def headline(
     sentence = f"{_of_finished(capacities, best, context)}{_without_baseline(capacities, context)}"
     if not open_searches:
         return sentence
-    schedulers = counted(len(open_searches), context.noun)
+    schedulers = counted(len(open_searches), noun_of(context.sweep))
     sentence = f"The search has not finished for {schedulers}. So far: {sentence}"
     if more := [c.variant for c in open_searches if _sustains_more(c, best[0])]:
         verb = "sustains" if len(more) == 1 else "sustain"
@@ -49,7 +49,7 @@ def _sustains_more(capacity: VariantCapacity, best: VariantCapacity) -> bool:
 
 def _without_baseline(capacities: Sequence[VariantCapacity], context: CapacityContext) -> str:
     """State that the baseline sustains no rate, so there is no ratio to it."""
-    base = next((c for c in capacities if c.variant == context.baseline), None)
+    base = next((c for c in capacities if c.variant == context.sweep.baseline), None)
     if base is None or base.kind is not Kind.NEVER:
         return ""
     return (
@@ -67,18 +67,18 @@ def _of_finished(
     if contenders == 1:
         return (
             f"{first.variant} sustains {first.text()} {place} ({rate_interval(value_of(first))})."
-            f" It is compared with no other {context.noun}."
+            f" It is compared with no other {noun_of(context.sweep)}."
         )
     tie = f"are equal within {EQUAL_WITHIN:.0%}"
     if undecided(best):
-        tie = f"are not distinguished with {counted(context.seeds, 'seed')}"
+        tie = f"are not distinguished with {counted(len(context.sweep.seeds), 'seed')}"
     return Ranking(
         [Contender(c.variant, value_of(c).value, c.text(), c.ratio) for c in best],
         everyone=len(best) == contenders,
-        baseline=context.baseline,
+        baseline=context.sweep.baseline,
         within=EQUAL_WITHIN,
         tie=tie,
-        noun=context.noun,
+        noun=noun_of(context.sweep),
         place=place,
         is_better=f"sustains more {context.ladder.things}",
     ).sentence()
@@ -95,11 +95,11 @@ def _names(names: Sequence[str]) -> str:
 
 def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) -> str:
     capacities = [c for c in capacities if not c.reference]
-    kinds, load = {c.kind for c in capacities}, context.ladder
+    kinds, load, noun = {c.kind for c in capacities}, context.ladder, noun_of(context.sweep)
     if not kinds:
-        return f"No {context.noun} has a valid capacity: there is no answer."
+        return f"No {noun} has a valid capacity: there is no answer."
     if kinds == {Kind.NEVER}:
-        least, horizon = load.least, context.horizon
+        least, horizon = load.least, context.sweep.horizon
         remedy = "A looser --slo would give capacities."
         if horizon is not None and horizon.burst >= MIN_JOBS:
             least = f"the few jobs that follow a burst of {horizon.burst}"
@@ -110,12 +110,12 @@ def _no_number(capacities: Sequence[VariantCapacity], context: CapacityContext) 
         if any(c.never.is_mixed for c in capacities):
             seeds = [f"{c.variant} with {c.never.seeds} of {c.never.of} seeds" for c in capacities]
             return (
-                f"No {context.noun} sustains a {load.noun} on {context.machine} with every seed,"
+                f"No {noun} sustains a {load.noun} on {context.machine} with every seed,"
                 f" so there is no capacity. The SLO {context.slo} is missed even by {least}:"
                 f" {_names(seeds)}. {remedy}"
             )
         return (
-            f"No {context.noun} sustains any {load.noun} on {context.machine}: the SLO"
+            f"No {noun} sustains any {load.noun} on {context.machine}: the SLO"
             f" {context.slo} is missed even by {least}. On an idle machine the mean"
             f" JCT is {seconds(context.idle_mean_s)}. {remedy}"
         )
@@ -129,5 +129,5 @@ def _always(best: Sequence[VariantCapacity], context: CapacityContext) -> str:
     return (
         f"{_names(names)} {verb} the SLO {context.slo} at every {load.noun} that was tried, up to"
         f" {load.text(min(rates))} on {context.machine}: a stricter --slo would separate"
-        f" {context.noun}s."
+        f" {noun_of(context.sweep)}s."
     )

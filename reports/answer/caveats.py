@@ -46,25 +46,25 @@ def jobs_per_cell(point: Point, sweep: SweepRecord) -> int:
     return point.jobs // (len(sweep.seeds) * len(sweep.repeats))
 
 
-def caveats_of(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
-    """Return the caveats on all cells, most important first; a page shows three at the top."""
+def caveats_of(
+    points: Sequence[Point], results: Results, sweep: SweepRecord, *, at_rates: bool
+) -> list[str]:
+    """Return the caveats on all cells, most important first; a page shows three at the top.
+    `at_rates`: with those on answers that are no capacities."""
     return [
-        *_incomplete(results, sweep),
+        *cells_without_a_valid_result(results),
+        *_traces_left_out(sweep),
         *_few_programs(results, sweep),
-        *_saturated(points),
-        *_few_seeds(sweep, results),
-        *_of_cells(points, results, sweep),
+        *([*_saturated(points), *_few_seeds(sweep, results)] if at_rates else []),
+        *_by_other_code(results),
+        *_stalls(results),
+        *_refusals(results),
+        *_counted_turns(results),
+        *starvation(points, results, sweep.baseline),
+        *pauses(results.jobs, sweep),
+        *_growing(points, results),
+        *_more_scheduling_time(points, sweep),
     ]
-
-
-def of_results(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
-    """Return the caveats that apply to every kind of answer, most important first."""
-    incomplete = _incomplete(results, sweep)
-    return [*incomplete, *_few_programs(results, sweep), *_of_cells(points, results, sweep)]
-
-
-def _incomplete(results: Results, sweep: SweepRecord) -> list[str]:
-    return [*cells_without_a_valid_result(results), *_traces_left_out(sweep)]
 
 
 def _few_programs(results: Results, sweep: SweepRecord) -> list[str]:
@@ -99,19 +99,6 @@ def _at_once(results: Results, sessions: int) -> str:
         f" {counted(sessions, 'recording')}: each ran about {jobs / sessions:.0f} times, sometimes"
         " concurrently"
     )
-
-
-def _of_cells(points: Sequence[Point], results: Results, sweep: SweepRecord) -> list[str]:
-    return [
-        *_by_other_code(results),
-        *_stalls(results),
-        *_refusals(results),
-        *_counted_turns(results),
-        *starvation(points, results, sweep.baseline),
-        *pauses(results.jobs, sweep),
-        *_growing(points, results),
-        *_more_scheduling_time(points, sweep),
-    ]
 
 
 def _by_other_code(results: Results) -> list[str]:

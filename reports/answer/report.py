@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 
 from reports.answer.capacity import capacity_answer
-from reports.answer.capacity_context import also_serves, capacity_context, price_of
+from reports.answer.capacity_context import CapacityContext, also_serves, price_of
 from reports.answer.capacity_rows import capacity_rows
-from reports.answer.caveats import of_results
+from reports.answer.caveats import caveats_of
 from reports.answer.costs import cost_sentences, job_costs, other_units
 from reports.answer.fails_first import fails_first
 from reports.answer.left_out import programs_left_out, valid_capacities
@@ -126,16 +126,16 @@ def _answer(
         return scenario_answer(results, run.sweep)
     if search is None or results.cells.empty:
         return answer(found, shown, run.sweep, also=unequal_work(run))
-    context = capacity_context(run.sweep, search.slo, search.idle_mean_s)
+    context = CapacityContext(run.sweep, search.slo, search.idle_mean_s)
     done = {cell.key: cell.done for cell in run.cells}
     caveats = [
         *first_turns_wait(search.found, done, search.slo),
         *mostly_gaps(results, search.found, run.sweep, search.slo),
-        *of_results(found, shown, run.sweep),
+        *caveats_of(found, shown, run.sweep, at_rates=False),
     ]
-    valid, left_out = valid_capacities(search.found, results, context.baseline)
+    valid, left_out = valid_capacities(search.found, results, run.sweep.baseline)
     limits = fails_first(valid, results.cells, search.slo)
-    result = capacity_answer(valid, found, context, run.sweep, caveats, left_out, limits)
+    result = capacity_answer(valid, found, context, caveats, left_out, limits)
     costs = job_costs(valid, results.cells, context.price, run.sweep.api_price)
     sentences = cost_sentences(costs, result.winners, run.sweep)
     return replace(

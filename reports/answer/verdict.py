@@ -101,7 +101,11 @@ def answer(
     """Return the answer. `also` is an additional caveat."""
     baseline, provenance = sweep.baseline, provenance_of(sweep)
     noun, different = noun_of(sweep), different_times(results, sweep)
-    caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
+    caveats = (
+        *filter(None, [also]),
+        *different,
+        *caveats_of(points, results, sweep, at_rates=True),
+    )
     arms, every = second_arms(sweep), points
     measured = [p for p in points if not (p.variant in arms or p.reference == UNLIMITED_KV)]
     points = valid_points(measured)

@@ -13,7 +13,7 @@ import orjson
 import pandas as pd
 
 from reports.answer.capacity import meaning
-from reports.answer.capacity_context import capacity_context
+from reports.answer.capacity_context import CapacityContext
 from reports.answer.document import ANSWER, document
 from reports.answer.report import REPORT, Report, read_report
 from reports.answer.verdict import Answer
@@ -79,7 +79,7 @@ def _draw(report: Report, style: Mapping[str, Style], named: Mapping[str, CellRu
     rates = (
         ""
         if search is None
-        else meaning(capacity_context(run.sweep, search.slo, search.idle_mean_s))
+        else meaning(CapacityContext(run.sweep, search.slo, search.idle_mean_s))
     )
     by_name = {} if search is None else {each.variant: each for each in search.found}
     knees = None if search is None else Knees(report.cells, by_name, search.limits_s, search.ladder)

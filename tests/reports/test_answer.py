@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from msgspec import structs
 
-from reports.answer.caveats import caveats_of, of_results
+from reports.answer.caveats import caveats_of
 from reports.answer.headline import Contender, Ranking
 from reports.answer.provenance import basis
 from reports.answer.verdict import Answer, answer
@@ -371,7 +371,8 @@ def test_few_programs_that_are_repeated_are_a_caveat(
     loaded = load_run(run)
     results = collect(loaded)
     sweep = structs.replace(loaded.sweep, steady_state=steady)
-    for caveats in (caveats_of([], results, sweep), of_results([], results, sweep)):
+    for at_rates in (True, False):
+        caveats = caveats_of([], results, sweep, at_rates=at_rates)
         few = [caveat for caveat in caveats if caveat.startswith("Few programs")]
         assert [caveat.startswith(says) for caveat in few] == [True] * bool(says)
 
@@ -407,6 +408,6 @@ def test_fewer_recorded_sessions_than_agents_are_a_caveat_with_how_often_each_ra
     row = found.cells.iloc[0].to_dict()
     results = replace(found, cells=pd.DataFrame([{**row, **c} for c in (fewer, cell, drifts)]))
     sweep = structs.replace(loaded.sweep, steady_state=True)
-    caveats = of_results([], results, sweep)
+    caveats = caveats_of([], results, sweep, at_rates=False)
     about = [each for each in caveats if each.startswith(("Few programs", "Repeated sessions"))]
     assert [mentions(each, *says) for each in about] == [True] * bool(says)

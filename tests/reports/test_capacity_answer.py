@@ -10,7 +10,7 @@ import pytest
 from msgspec import convert
 
 from reports.answer.capacity import capacity_answer, meaning
-from reports.answer.capacity_context import MachinePrice, capacity_context
+from reports.answer.capacity_context import CapacityContext, MachinePrice
 from reports.answer.fails_first import FailsFirst
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity, Kind
@@ -73,9 +73,9 @@ def answer_of(
 ) -> Answer:
     merged = convert(SWEEP | sweep, SweepRecord)
     variants = {chain.variant: references.get(chain.variant, "") for chain in found}
-    asked = capacity_context(merged, parse_slo(slo), 42.0)
+    asked = CapacityContext(merged, parse_slo(slo), 42.0)
     of_all = capacities(found, variants, "fcfs", asked.ladder)
-    return capacity_answer(of_all, points, asked, merged, [])
+    return capacity_answer(of_all, points, asked, [])
 
 
 def test_a_clear_winner_is_named_with_its_capacity_and_the_paired_ratio() -> None:
@@ -325,13 +325,13 @@ def test_with_one_seed_those_within_three_percent_of_the_highest_tie() -> None:
 
 def test_the_answer_in_steady_state_says_that_capacities_hold_after_a_burst() -> None:
     sweep = convert(SWEEP, SweepRecord)
-    said = meaning(capacity_context(sweep, parse_slo("mean<=2x"), 65.8))
+    said = meaning(CapacityContext(sweep, parse_slo("mean<=2x"), 65.8))
     assert mentions(said, "after a burst", "without such a")
 
 
 def test_the_answer_within_a_horizon_says_what_most_days_sustain() -> None:
     day = {"horizon": {"seconds": 86_400, "burst": 5}}
-    context = capacity_context(convert(SWEEP | day, SweepRecord), parse_slo("mean<=2x"), 65.8)
+    context = CapacityContext(convert(SWEEP | day, SweepRecord), parse_slo("mean<=2x"), 65.8)
     sustained = "mean JCT at most 2x", "24 h", "after a burst of 5 jobs"
     assert mentions(meaning(context), *sustained)
     capped = {"horizon": {"seconds": 86_400, "jobs": 5_000}}
@@ -371,7 +371,7 @@ def test_the_answer_says_how_long_agents_think_and_which_hours_are_busy(
 ) -> None:
     day = {"arrivals": arrivals, "horizon": {"seconds": 86_400}}
     sweep = convert(SWEEP | day, SweepRecord)
-    assert says in meaning(capacity_context(sweep, parse_slo("mean<=2x"), 65.8))
+    assert says in meaning(CapacityContext(sweep, parse_slo("mean<=2x"), 65.8))
 
 
 def test_a_machine_serves_a_whole_number_of_agents() -> None:
@@ -396,10 +396,10 @@ def test_the_answer_says_what_fails_first_for_the_best_and_the_baseline() -> Non
         for name, load in {"fcfs": 0.2, "a": 0.4, "b": 0.3}.items()
     }
     merged = convert(SWEEP, SweepRecord)
-    asked = capacity_context(merged, parse_slo("mean<=2x"), 42.0)
+    asked = CapacityContext(merged, parse_slo("mean<=2x"), 42.0)
     found = chains(fcfs=(0.2,), a=(0.4,), b=(0.3,))
     of_all = capacities(found, dict.fromkeys(limits, ""), "fcfs", RATES)
-    answer = capacity_answer(of_all, (), asked, merged, [], fails_first=limits)
+    answer = capacity_answer(of_all, (), asked, [], fails_first=limits)
     best, baseline = answer.reasons
     assert [each for each in answer.findings if "first misses" in each] == [best, baseline]
     assert mentions(best, "a first misses", "mean JCT", "0.4 jobs/s")

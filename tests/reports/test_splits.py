@@ -10,7 +10,7 @@ from test_answer import answer_of, idle
 from test_capacity_answer import SWEEP, chains
 
 from reports.answer.capacity import capacity_answer
-from reports.answer.capacity_context import capacity_context
+from reports.answer.capacity_context import CapacityContext
 from reports.capacity.slo import parse_slo
 from reports.statistics.capacities import capacities
 from servers.records.sweep import SweepRecord
@@ -32,9 +32,9 @@ def capacity_headline(*per_seed: tuple[float, ...]) -> str:
         chain._replace(variant=NAMES[int(chain.variant[1:])]): each
         for chain, each in chains(v0=per_seed[0], v1=per_seed[1]).items()
     }
-    context = capacity_context(sweep, parse_slo("mean<=2x"), 45.0)
+    context = CapacityContext(sweep, parse_slo("mean<=2x"), 45.0)
     all_found = capacities(found, dict.fromkeys(NAMES, ""), NAMES[0])
-    return capacity_answer(all_found, (), context, sweep, ()).headline
+    return capacity_answer(all_found, (), context, ()).headline
 
 
 def test_the_best_split_is_compared_with_the_baseline() -> None:
