@@ -27,9 +27,7 @@ from reports.loads import AGENTS
 from reports.metrics.throughput import think_s
 from reports.statistics.best import winners
 from reports.statistics.bootstrap import interval
-from reports.statistics.capacities import (
-    VariantCapacity,
-)
+from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, listed, seconds, times
 from servers.policies.base import UNLIMITED_KV
@@ -58,7 +56,8 @@ def capacity_answer(
     names = [c.variant for c in best]
     both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
     limits = limited_by(capacities, burst=context.begins_with_burst)
-    reasons = _limits(both, fails_first)
+    first = [(each, fails_first.get(each.variant)) for each in both]
+    reasons = [limit.sentence(each.variant, each.ladder) for each, limit in first if limit]
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
     shown = [context.sweep.baseline] if context.sweep.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
@@ -205,14 +204,6 @@ def _costs(shown: Sequence[VariantCapacity], context: CapacityContext) -> str:
     return (
         f"{what} {listed([f'{cost(value_of(c).value):.3g} USD with {c.variant}' for c in shown])}"
     )
-
-
-def _limits(shown: Sequence[VariantCapacity], fails_first: Mapping[str, FailsFirst]) -> list[str]:
-    return [
-        limit.sentence(each.variant, each.ladder)
-        for each in shown
-        if (limit := fails_first.get(each.variant)) is not None
-    ]
 
 
 def _on_most_days(

@@ -124,7 +124,8 @@ def _cost(
     prompt, output = cells["prompt_tokens_per_job"], cells["output_tokens_per_job"]
     cached = cells["hit_ratio"] * prompt
     tokens = zip(KINDS, (cached, prompt - cached, output), strict=True)
-    per_mtok = {kind: _per_million(usd_per_job, float(count.mean())) for kind, count in tokens}
+    counts = {kind: float(count.mean()) for kind, count in tokens}
+    per_mtok = {k: usd_per_job / n * MILLION if n > 0 else math.nan for k, n in counts.items()}
     if api is None:
         return JobCost(capacity.variant, capacity.ladder, most, usd_per_job, per_mtok)
     kept = cells["kept_tokens_per_job"]
@@ -138,10 +139,6 @@ def _cost(
         *(capacity.variant, capacity.ladder, most, usd_per_job, per_mtok, api_usd_per_job),
         even if even <= most else None,
     )
-
-
-def _per_million(usd_per_job: float, tokens_per_job: float) -> float:
-    return usd_per_job / tokens_per_job * MILLION if tokens_per_job > 0 else math.nan
 
 
 def cost_sentences(

@@ -20,7 +20,6 @@ from reports.loads import AGENTS, RATES
 from reports.metrics.background import BACKGROUND
 from reports.metrics.fairness import FAIRNESS
 from reports.metrics.goodput import GOODPUT
-from reports.metrics.metric import Metric
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
@@ -151,16 +150,12 @@ def _point(point: Point) -> JsonObject:
             metric.column: _number(point.pooled.get(metric.column, math.nan))
             for metric in (
                 *FAIRNESS.metrics,
-                *_goodput(point),
+                *(metric for metric in GOODPUT.metrics if metric.column in point.pooled),
                 *(BACKGROUND.metrics if point.has_background else ()),
             )
             if metric.pool
         },
     }
-
-
-def _goodput(point: Point) -> tuple[Metric, ...]:
-    return tuple(metric for metric in GOODPUT.metrics if metric.column in point.pooled)
 
 
 def _estimate(estimate: Estimate) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ In: points, capacities and results. Out: those that decide the answer, and a sen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from reports.answer.provenance import without_name
@@ -91,16 +91,11 @@ def _sentence(names: Sequence[str], gates: Sequence[str]) -> list[str]:
     ]
 
 
-def not_run(missing: Iterable[tuple[str, str]]) -> int:
-    """Return how many of the cells without a result have not finished. The others failed."""
-    return sum(why == NOT_RUN or why.startswith(NOT_FINISHED) for _, why in missing)
-
-
-def so_far(sentence: str, missing: Iterable[tuple[str, str]], finished: int) -> str:
+def so_far(sentence: str, missing: Sequence[tuple[str, str]], finished: int) -> str:
     """Return the first sentence of an answer, marked as interim if cells have not run. `finished`
-    is the number of cells with a result."""
-    every_missing = list(missing)
-    if not finished or not not_run(every_missing):
+    is the number of cells with a result. The others have not finished, or failed."""
+    has_more = any(why == NOT_RUN or why.startswith(NOT_FINISHED) for _, why in missing)
+    if not finished or not has_more:
         return sentence
-    cells = finished + len(every_missing)
+    cells = finished + len(missing)
     return f"Unfinished: {finished:,} of {cells:,} cells have a result. So far: {sentence}"

@@ -51,7 +51,10 @@ def most_per_gpu(runs: Sequence[MemberRun]) -> list[str]:
         top = [each for each in winners(run.capacities) if each.load is not None]
         if top:
             best.append(Best(run, top[0], len(top) - 1))
-    none = [run.label for run in runs if _sustains_none(run)]
+    kinds = {
+        run.label: {each.kind for each in run.capacities if not each.reference} for run in runs
+    }
+    none = [label for label, found in kinds.items() if found == {Kind.NEVER}]
     if not best or len(best) + len(none) < 2 or runs[0].member.burst is not None:
         return []
     noun = runs[0].ladder.noun
@@ -65,16 +68,10 @@ def most_per_gpu(runs: Sequence[MemberRun]) -> list[str]:
     if len(priced) > 1:
         as_many = f"as many {runs[0].ladder.things} per dollar"
         words = {"has": "needs", "place": "at these prices", "as_many": as_many}
-        sentences.append(_most(priced, _usd_per_h, _cost, **words))
+        sentences.append(
+            _most(priced, lambda b: b.run.price.usd_per_h * b.run.price.gpus, _cost, **words)
+        )
     return sentences
-
-
-def _sustains_none(run: MemberRun) -> bool:
-    return {each.kind for each in run.capacities if not each.reference} == {Kind.NEVER}
-
-
-def _usd_per_h(best: Best) -> float:
-    return best.run.price.usd_per_h * best.run.price.gpus
 
 
 def _most(

@@ -29,7 +29,6 @@ from reports.metrics.cells import Results, collect
 from reports.run_folder.read import Run, load_run
 from reports.statistics.points import Point, points, with_sustained, with_unstable
 from reports.statistics.searched import Searched, searched
-from servers.records.sweep import SweepRecord
 
 REPORT = "report.html"
 
@@ -109,7 +108,9 @@ def read_report(run_folder: Path) -> Report:
     found = only_tested(with_noise(measured, second_arms(sweep)), sweep)
     found = found if search is None else with_sustained(found, search.found)
     found = [] if sweep.scenario else found
-    result = _with_programs_left_out(_answer(run, results, shown, found, search), sweep)
+    result = _answer(run, results, shown, found, search)
+    if first := programs_left_out(sweep):
+        result = replace(result, headline=f"{first} {result.headline}")
     shown_points = [] if sweep.scenario else with_unstable(found, shown)
     return Report(run, results, shown, search, found, shown_points, result)
 
@@ -144,8 +145,3 @@ def _answer(
         findings=(*result.findings, *sentences),
         other_units=other_units(valid, results.cells),
     )
-
-
-def _with_programs_left_out(result: Answer, sweep: SweepRecord) -> Answer:
-    first = programs_left_out(sweep)
-    return replace(result, headline=f"{first} {result.headline}") if first else result

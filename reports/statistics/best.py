@@ -44,11 +44,12 @@ def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
     significantly lower. So no variant is in the set if a higher one is not. One seed shows nothing,
     so those within `EQUAL_WITHIN` are named.
     """
+    if always := always_sustaining(found):
+        return always
     best = _best(found)
     if len(best.variants) > 1 and best.logs.shape[1] < 2:
-        count = int((best.distances <= MARGIN).sum())
-        return always_sustaining(found) or best.variants[:count]
-    return always_sustaining(found) or best.variants
+        return best.variants[: int((best.distances <= MARGIN).sum())]
+    return best.variants
 
 
 def always_sustaining(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
@@ -78,7 +79,7 @@ def _best(found: Sequence[VariantCapacity]) -> _Best:
     seeds = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
     logs = np.log([[own[seed] for seed in seeds] for own in by_seed])
     count = len(variants)
-    while count > 1 and MARGIN < distances[count - 1] > _half_width(logs[:count]):
+    while count > 1 and MARGIN < distances[count - 1] > half_widths(logs[:count], [len(seeds)])[0]:
         count -= 1
     return _Best(variants[:count], distances[:count], logs[:count])
 
@@ -104,10 +105,6 @@ def half_widths(logs: Floats, counts: Iterable[int]) -> list[float]:
         student.quantile((variants - 1) * (count - 1) + prior, within) * math.sqrt(variance / count)
         for count in counts
     ]
-
-
-def _half_width(logs: Floats) -> float:
-    return half_widths(logs, [logs.shape[1]])[0]
 
 
 def undecided(found: Sequence[VariantCapacity]) -> list[Undecided]:

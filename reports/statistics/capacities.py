@@ -107,11 +107,9 @@ class VariantCapacity:
             return None
         return reached_by_most(self.loads.values())
 
-    def text(self, load: float | None = None) -> str:
-        """Return a load with its unit; without one, the capacity, which must be a number."""
-        if load is None:
-            load = math.nan if self.load is None else self.load.value
-        return self.ladder.text(load)
+    def text(self) -> str:
+        """Return the capacity, which must be a number, with its unit."""
+        return self.ladder.text(math.nan if self.load is None else self.load.value)
 
     def sustained_at(self, load: float) -> SeedShare:
         """Return the share of seeds with which the load is sustained. A capacity is a mean over

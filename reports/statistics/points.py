@@ -108,16 +108,14 @@ def by_draw(jobs: pd.DataFrame) -> pd.DataFrame:
     return jobs.groupby(["seed", "job_id"])["jct_s"].mean().reset_index()
 
 
-def mean_by_seed(jobs: pd.DataFrame) -> Estimate:
-    """Return the mean of the seeds' mean JCTs, with equal weights whatever their windows."""
-    return mean_of_positive(jobs.groupby("seed")["jct_s"].mean().tolist())
-
-
-def mean_jct(jobs: pd.DataFrame) -> Estimate:
-    """Return the mean over all jobs, with the same kind of interval as a ratio.
+def mean_jct(jobs: pd.DataFrame, *, steady: bool = False) -> Estimate:
+    """Return the mean over all jobs, with the same kind of interval as a ratio; in steady state the
+    mean of the seeds' mean JCTs, with equal weights whatever their windows.
 
     Programs may be missing in some seeds.
     """
+    if steady:
+        return mean_of_positive(jobs.groupby("seed")["jct_s"].mean().tolist())
     jobs = by_draw(jobs)
     sums, counts = (
         jobs.groupby("job_id", sort=True)["jct_s"].agg(how).to_numpy(dtype=float)
@@ -236,7 +234,7 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 str(load),
                 None if pd.isna(amount) else float(amount),
                 len(mine),
-                mean_by_seed(mine) if steady else mean_jct(mine),
+                mean_jct(mine, steady=steady),
                 jct_percentiles(mine["jct_s"].to_numpy()),
                 float(cells["throughput_jobs_per_s"].mean()),
                 {k: float(cells[f"{k}_hit_ratio"].mean()) for k in ("device", "dram", "ssd")},

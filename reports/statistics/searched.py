@@ -66,7 +66,8 @@ def searched(run: Run) -> Searched | None:
     slo = slo_of(run)
     if slo is None:
         return None
-    known, idle, idle_times_s = _cells(run, slo)
+    known, idle_times_s = _cells(run, slo)
+    idle = {seed: idle_of(times_s, slo) for seed, times_s in idle_times_s.items()}
     if not idle:
         return None
     baseline = run.sweep.baseline
@@ -131,15 +132,13 @@ def _limits_s(slo: Slo, idle_times_s: Collection[Times]) -> dict[str, float]:
     return limits
 
 
-def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Idle], Mapping[int, Times]]:
+def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Times]]:
     known: dict[Chain, dict[float, Outcome]] = {}
-    idle: dict[int, Idle] = {}
     idle_times_s: dict[int, Times] = {}
     for cell in run.cells:
         variant, amount, seed = cell.key
         if amount is None or cell.done.idle_times_s is None:
             continue
         idle_times_s.setdefault(seed, cell.done.idle_times_s)
-        idle.setdefault(seed, idle_of(cell.done.idle_times_s, slo))
         known.setdefault(Chain(variant, seed), {})[amount] = outcome_of(amount, cell.done, slo)
-    return known, idle, idle_times_s
+    return known, idle_times_s
