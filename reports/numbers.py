@@ -1,4 +1,5 @@
-"""Formats numbers for tables; `servers.basics.phrasing` has times, factors and shares."""
+"""Formats numbers and names for tables and figures; `servers.basics.phrasing` has times, factors
+and shares."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import math
 
 DASH = "–"
 """A value that does not exist."""
+NAME_LETTERS = 30
 
 
 def digits(value: float) -> str:
@@ -20,3 +22,8 @@ def whole(value: float) -> str:
 def limits(low: float, high: float) -> str:
     """Format the limits of an interval; NaN if there is none."""
     return DASH if math.isnan(low) else f"{low:.3g}–{high:.3g}"
+
+
+def short(name: str, letters: int = NAME_LETTERS) -> str:
+    """Leave out the middle of a long name: a policy is at its start, a router at its end."""
+    return name if len(name) <= letters else f"{name[: letters - 16]}…{name[-15:]}"

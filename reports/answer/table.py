@@ -13,7 +13,7 @@ from reports.answer.capacity_rows import CapacityRow
 from reports.answer.headline import NEGLIGIBLE
 from reports.answer.speed_ups import PER_S
 from reports.metrics.background import MEAN_TTFT, P95_TTFT, REQUESTS, SERVED
-from reports.numbers import DASH, digits
+from reports.numbers import DASH, digits, short
 from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.points import Point
 from reports.table import Fitted, Head, Layout, Line, right
@@ -143,15 +143,8 @@ MOST_ALIKE = 3
 """Up to this many variants have their own rows even if their numbers are alike."""
 
 
-def short_name(variant: str) -> str:
-    """Shorten a long name in the middle, so that a line has room for its numbers."""
-    if len(variant) <= NAME_LETTERS:
-        return variant
-    return f"{variant[: NAME_LETTERS - 16]}…{variant[-15:]}"
-
-
 COLUMNS: tuple[Column, ...] = (
-    ("variant", lambda p: short_name(p.variant)),
+    ("variant", lambda p: short(p.variant, NAME_LETTERS)),
     ("mean", lambda p: seconds(p.jct_mean_s.value)),
     ("faster", lambda p: times(p.against.mean.value) if p.against else ""),
     ("P95", lambda p: seconds(p.jct_s["jct_p95_s"])),
@@ -251,7 +244,7 @@ class BackgroundTable(Fitted):
 
     def layouts(self) -> Iterator[Layout]:
         lines = [
-            Line((load, short_name(p.variant), *_numbers(p)), "dim" if p.reference else "")
+            Line((load, short(p.variant, NAME_LETTERS), *_numbers(p)), "dim" if p.reference else "")
             for p, load in with_loads(self.points)
         ]
         yield Layout([("load", "left"), ("background with", "left"), *right(HEADS)], lines)

@@ -19,7 +19,7 @@ from reports.experiment.judge import ClaimPoint, Finding, judge
 from reports.experiment.setup import Setup, as_json, notes, setups
 from reports.experiment.significance import ClaimOutcome
 from reports.experiment.verdict import outcome_of, verdict
-from reports.figures.drawing import Figure, Spec, Trace, dot, plain, scatter, wide_spread
+from reports.figures.drawing import Figure, Spec, Trace, dot, plain, rule, scatter, wide_spread
 from reports.figures.overview import figures
 from reports.figures.styles import MAX_ALL_HIGHLIGHTED, Legend, Style, highlighted, legend, styles
 from reports.page.environment import write_page
@@ -258,7 +258,7 @@ def _figure(number: int, finding: Finding) -> Figure:
         "layout": {
             "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
             "yaxis": {"automargin": True, "type": "category"},
-            "shapes": [_line(value) for value in published],
+            "shapes": [rule("x", value, dash="dash") for value in published],
         },
         "alt": f"Dot plot of {finding.direction}: ours {finding.ours}, {_stated(published)}",
         "value": "x",
@@ -292,15 +292,3 @@ def _dot(point: ClaimPoint) -> Trace:
     hover = f"<b>{plain(point.label)}</b><br>{own.value:.3g}{interval}"
     marker = {"symbol": "circle", "size": 10}
     return dot(point.label, own.value, own if own.has_interval else None, "s0", marker, hover)
-
-
-def _line(value: float) -> dict[str, object]:
-    return {
-        "type": "line",
-        "x0": value,
-        "x1": value,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"width": 1, "dash": "dash"},
-    }

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from reports.figures.drawing import Figure, Spec, Trace, dot, number, plain, short
+from reports.figures.drawing import Figure, Spec, Trace, dot, number, plain
 from reports.figures.styles import Style
+from reports.numbers import short
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity
 from servers.basics.phrasing import times

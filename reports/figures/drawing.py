@@ -21,7 +21,6 @@ from reports.statistics.bootstrap import Estimate
 
 SPREAD_FOR_LOG = 6.0
 """An axis is logarithmic at first if its largest value is this many times its smallest."""
-NAME_LETTERS = 30
 DIGITS = 4
 """Significant digits of a drawn number; finer than a pixel."""
 
@@ -87,12 +86,6 @@ def without(id: str, figures: Sequence[Figure], sentence: str) -> str | None:
 def plain(text: str) -> str:
     """Escape text for plotly, which interprets tags in labels and `%{…}` in hover texts."""
     return html.escape(text).replace("%{", "&#37;{")
-
-
-def short(name: str) -> str:
-    """Leave out the middle of a long name: a policy is at its start, a router at its end."""
-    end = NAME_LETTERS // 2
-    return name if len(name) <= NAME_LETTERS else f"{name[: end - 1]}…{name[-end:]}"
 
 
 def number(value: float) -> float | None:
@@ -196,6 +189,14 @@ def dot(
         marker={**marker, "line": {"width": 1.5}},
         **error,
     )
+
+
+def rule(axis: str, value: float, width: float = 1, dash: str = "dot") -> dict[str, Any]:
+    """Draw a line across the figure at a value of an axis, "x" or "y"."""
+    along = "y" if axis == "x" else "x"
+    ends = {f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1}
+    at = {f"{axis}0": value, f"{axis}1": value}
+    return {"type": "line", **ends, **at, "line": {"width": width, "dash": dash}}
 
 
 def distribution(

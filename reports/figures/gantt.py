@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, plain, short
+from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, plain
+from reports.numbers import short
 from reports.run_folder.lines import json_lines
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import read_turns

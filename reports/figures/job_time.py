@@ -20,12 +20,12 @@ from reports.figures.drawing import (
     numbers,
     plain,
     scatter,
-    short,
     stacked,
     wide_spread,
 )
 from reports.figures.styles import Style
 from reports.metrics.waterfall import WATERFALL, WITH_PAUSES
+from reports.numbers import short
 from servers.basics.phrasing import counted, seconds, share
 
 CHOICE = "load"

@@ -7,11 +7,10 @@ In: cells. Out: a figure; only cells in virtual time have the data.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, line, scatter, thinned
+from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, line, rule, scatter, thinned
 from reports.metrics.routing import replicas_of
 from reports.run_folder.read import CellRun
 from servers.policies.unlimited_kv import KV_BLOCKS
@@ -74,7 +73,7 @@ def _spec(label: str, cell: CellRun) -> Spec:
             },
             "yaxis2": {"title": {"text": "turns"}, "domain": below, "rangemode": "tozero"},
             **({"yaxis3": off_device | {"domain": between[0]}} if between else {}),
-            "shapes": [_ceiling(blocks)] if blocks else [],
+            "shapes": [rule("y", blocks)] if blocks else [],
         },
         "alt": f"Areas over time, {label}: KV blocks held by turns and by pins, {most}; below,"
         f" lines of waiting turns, at most {int(waiting.max()):,}, and running turns, at most"
@@ -117,18 +116,6 @@ def _most(tiers: list[np.ndarray]) -> list[tuple[str, int]]:
     """Return the name and the largest number of blocks of each tier that was used."""
     named = zip(TIERS, tiers, strict=False)
     return [(entry.label, int(tier.max())) for entry, tier in named if tier.any()]
-
-
-def _ceiling(blocks: int) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": blocks,
-        "y1": blocks,
-        "line": {"width": 1, "dash": "dot"},
-    }
 
 
 REPLICA_KEY = (

@@ -18,11 +18,11 @@ from reports.figures.drawing import (
     number,
     plain,
     scatter,
-    short,
     wide_spread,
 )
 from reports.figures.knee import Knees
 from reports.figures.styles import Style
+from reports.numbers import short
 from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
 from servers.basics.phrasing import listed, seconds, share, times

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from reports.answer.members import Capacities, MemberRun
-from reports.figures.drawing import Figure, Spec, Trace, bars, line, number, plain, scatter
+from reports.figures.drawing import Figure, Spec, Trace, bars, line, number, plain, rule, scatter
 from reports.figures.styles import Style
 from reports.loads import RATES, Ladder
 from reports.statistics.bootstrap import Estimate
@@ -138,7 +138,7 @@ def _spec(
                 "range": [-0.5, len(labels) - 0.5],
                 "showgrid": False,
             },
-            "shapes": [_line_between(index) for index in range(1, len(labels))],
+            "shapes": [rule("y", index - 0.5, 0.5) for index in range(1, len(labels))],
         },
         "alt": (
             f"Dot plot, a group of dots per machine and one dot per variant: {measure.axis}, from "
@@ -149,12 +149,6 @@ def _spec(
         "height": FRAME_HEIGHT + group * len(labels),
         "note": measure.note,
     }
-
-
-def _line_between(index: int) -> dict[str, object]:
-    line = {"width": 0.5, "dash": "dot"}
-    y = index - 0.5
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
 
 
 def _dots(measure: CapacityMeasure, runs: Sequence[MemberRun], variant: str, look: Style) -> Trace:

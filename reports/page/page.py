@@ -18,12 +18,12 @@ from reports.answer.report import Report
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
 from reports.answer.workload import compared_with_agents
-from reports.figures.drawing import NAME_LETTERS, Figure
+from reports.figures.drawing import Figure
 from reports.figures.styles import Style, fastest, highlighted, legend
 from reports.loads import ladder_of
 from reports.metrics.agents import agent_rows
-from reports.metrics.cells import Results
 from reports.metrics.interactivity import scenario_points, with_most_agents
+from reports.numbers import NAME_LETTERS
 from reports.page.environment import page_of
 from reports.page.schedulers import Schedulers
 from reports.page.tables import background, cell_table, fairness, routers
@@ -121,7 +121,7 @@ def page(
         fairness=fairness(points, answer.load),
         background=background(points, answer.load),
         routers=routers(run.sweep.variants, points, answer),
-        agents=agent_rows(run, _loads(results)),
+        agents=agent_rows(run, {str(row["cell"]): str(row["load"]) for row in results.rows}),
         missing=results.missing,
         gates=list(results.failed_gates.items()),
         left_out=left_out(run.sweep),
@@ -151,9 +151,3 @@ def _worst(answer: Answer) -> list[str]:
     if own:
         return [min(own, key=lambda c: c.load.value if c.load else 0.0).variant]
     return [] if answer.slowest is None else [answer.slowest.variant]
-
-
-def _loads(results: Results) -> dict[str, str]:
-    if not len(results.cells):
-        return {}
-    return dict(zip(results.cells["cell"], results.cells["load"], strict=True))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reports.figures.drawing import Trace, line, numbers, plain, short
+from reports.figures.drawing import Trace, line, numbers, plain
 from reports.figures.styles import FIRST_COLOUR, INK, MARKERS, Style
+from reports.numbers import short
 from reports.workload.compared import Compared
 
 MAX_POINTS = 120

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from reports.figures.drawing import Figure, short
+from reports.figures.drawing import Figure
 from reports.figures.styles import legend
-from reports.numbers import DASH
+from reports.numbers import DASH, short
 from reports.page.environment import write_page
 from reports.table import Table, texts
 from reports.workload.compared import Compared, Described, compared

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from reports.figures.drawing import Figure, KeyEntry, Spec, line, numbers, short
+from reports.figures.drawing import Figure, KeyEntry, Spec, line, numbers
 from reports.figures.styles import FIRST_COLOUR, INK, Style
+from reports.numbers import short
 from reports.workload.compared import THIS, Compared
 from reports.workload.lines import MAX_POINTS, curve
 from servers.basics.phrasing import counted, seconds

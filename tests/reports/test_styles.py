@@ -13,8 +13,8 @@ import pytest
 from reports import write_report
 from reports.experiment.arms import ArmRun
 from reports.experiment.page import ExperimentText, write_experiment
-from reports.figures.drawing import short
 from reports.figures.styles import COLOURS, OURS, Style, styles
+from reports.numbers import short
 from servers.records.sweep import VariantRecord
 from servers.variants import ALL
 from tests.reports.make_run import turn, write_cell, write_sweep
