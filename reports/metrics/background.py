@@ -12,8 +12,6 @@ import numpy as np
 
 from reports.metrics.metric import (
     COUNT,
-    HIGHER,
-    LOWER,
     SECONDS,
     SHARE,
     Facts,
@@ -22,6 +20,7 @@ from reports.metrics.metric import (
     Unit,
     Value,
     mean,
+    of_variants,
     percentiles,
 )
 from reports.metrics.steady import FinishedWork
@@ -70,40 +69,29 @@ def _mean_and_p95(times_s: Column) -> tuple[float, float]:
 BACKGROUND = Group(
     _background,
     (
-        Metric(MEAN_TTFT, SECONDS, LOWER, "Mean TTFT", in_cells=False, pool="mean").means(
+        of_variants(MEAN_TTFT, SECONDS, "lower", "Mean TTFT").means(
             "Mean time from when a request is due to its first token.",
             "Without one, to the end of the cell.",
         ),
-        Metric(P95_TTFT, SECONDS, LOWER, "P95 TTFT", in_cells=False, pool="mean").means(
-            "P95 of the same."
-        ),
-        Metric(LATENCIES[0], SECONDS, LOWER, "Mean latency", in_cells=False, pool="mean").means(
+        of_variants(P95_TTFT, SECONDS, "lower", "P95 TTFT").means("P95 of the same."),
+        of_variants(LATENCIES[0], SECONDS, "lower", "Mean latency").means(
             "Mean time from when a request is due to its last token."
         ),
-        Metric(LATENCIES[1], SECONDS, LOWER, "P95 latency", in_cells=False, pool="mean").means(
-            "P95 of the same."
-        ),
+        of_variants(LATENCIES[1], SECONDS, "lower", "P95 latency").means("P95 of the same."),
         Metric(REQUESTS, COUNT, pool="mean").means(
             "Requests that were due in the time of the cell, without failed ones."
         ),
-        Metric("background_unfinished", COUNT, LOWER, in_cells=False, pool="mean").means(
+        of_variants("background_unfinished", COUNT, "lower").means(
             "Requests that had not finished when the cell ended."
         ),
-        Metric(SERVED, SHARE, HIGHER, "Served", in_cells=False, pool="mean").means(
+        of_variants(SERVED, SHARE, "higher", "Served").means(
             "Requests that finish in the time of the cell ÷ `background_requests`.",
             "Below 0.9, with at least 100 requests, a caveat says that they starve.",
         ),
-        Metric(
-            "background_throughput_per_s",
-            Unit("1/s"),
-            HIGHER,
-            "Requests/s",
-            in_cells=False,
-            pool="mean",
-        ).means(
+        of_variants("background_throughput_per_s", Unit("1/s"), "higher", "Requests/s").means(
             "Requests that finish in the time of the cell, whenever they were due, per second."
         ),
-        Metric("background_failed", COUNT, LOWER).means(
+        Metric("background_failed", COUNT, "lower").means(
             "Requests with an `error`, in the whole cell."
         ),
     ),

@@ -9,8 +9,6 @@ import math
 import numpy as np
 
 from reports.metrics.metric import (
-    HIGHER,
-    LOWER,
     NONE,
     SECONDS,
     Group,
@@ -18,6 +16,7 @@ from reports.metrics.metric import (
     Value,
     largest,
     mean,
+    of_variants,
     percentiles,
 )
 from reports.run_folder.turns import Column, Turns
@@ -61,32 +60,32 @@ def _by_length(jct_s: Column, least_s: Column) -> dict[str, float]:
 def _third(column: str, which: str) -> Metric:
     meaning = f"Mean JCT of the third of the jobs that need the {which} time alone."
     title = column.split("_")[1].capitalize()
-    return Metric(column, SECONDS, LOWER, title, in_cells=False, pool="mean").means(meaning, FEW)
+    return of_variants(column, SECONDS, "lower", title).means(meaning, FEW)
 
 
 FAIRNESS = Group(
     lambda facts: fairness(facts.done, facts.good),
     (
-        Metric("slowdown_mean", NONE, LOWER, "Slowdown").means(
+        Metric("slowdown_mean", NONE, "lower", "Slowdown").means(
             "Mean of each job's JCT divided by the least time that it needs alone on the machine.",
             "[Mean σ_j](#fairness).",
         ),
-        Metric("slowdown_p99", NONE, LOWER, "P99 slowdown", pool="mean").means(
+        Metric("slowdown_p99", NONE, "lower", "P99 slowdown", pool="mean").means(
             "99% of the jobs have at most this slowdown."
         ),
-        Metric("slowdown_max", NONE, LOWER, "Max. slowdown", pool="max").means(
+        Metric("slowdown_max", NONE, "lower", "Max. slowdown", pool="max").means(
             "The largest slowdown of a job."
         ),
-        Metric("jain_index", NONE, HIGHER, "Fairness").means(
+        Metric("jain_index", NONE, "higher", "Fairness").means(
             "Jain's index: 1 if all jobs are slowed equally.", "(Σ x)² ÷ (n Σ x²) of x_j = 1 ÷ σ_j."
         ),
-        Metric("queue_max_s", SECONDS, LOWER, "Longest wait", pool="max").means(
+        Metric("queue_max_s", SECONDS, "lower", "Longest wait", pool="max").means(
             "The longest time that a turn waited for its first admission."
         ),
         _third(THIRDS[0], "least"),
         _third(THIRDS[1], "middle"),
         _third(THIRDS[2], "most"),
-        Metric(LONGEST_TENTH, SECONDS, LOWER, "Longest jobs", pool="mean").means(
+        Metric(LONGEST_TENTH, SECONDS, "lower", "Longest jobs", pool="mean").means(
             "Mean JCT of the ⌈n/10⌉ jobs that need the most time alone.", FEW
         ),
     ),

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.jct import extremes
-from reports.metrics.metric import COUNT, LOWER, SHARE, Facts, Group, Metric, Value
+from reports.metrics.metric import COUNT, SHARE, Facts, Group, Metric, Value
 from reports.metrics.waterfall import WATERFALL, in_server
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import PARTS, TRANSFER, Turns, failed_turns
@@ -66,8 +66,8 @@ def _validity(facts: Facts) -> dict[str, Value]:
 VALIDITY = Group(
     _validity,
     (
-        Metric("residual", SHARE, LOWER).means("[ε](#validity-gates)."),
-        Metric("lateness_ratio", SHARE, LOWER).means(
+        Metric("residual", SHARE, "lower").means("[ε](#validity-gates)."),
+        Metric("lateness_ratio", SHARE, "lower").means(
             "Σ (`sent_at_s` − `scheduled_at_s`) ÷ Σ JCT.",
             "With `--scenario` ÷ the time of the requests.",
         ),
@@ -75,10 +75,10 @@ VALIDITY = Group(
             "[Stalls of the client machine](#stalls-of-the-client-machine), in live cells."
         ),
         Metric("stalled_jobs", COUNT).means("Jobs that are left out because of stalls."),
-        Metric("refusals", COUNT, LOWER).means(
+        Metric("refusals", COUNT, "lower").means(
             "Requests that a full queue refused and that were sent again, in live cells."
         ),
-        Metric("counted_turns", COUNT, LOWER).means(
+        Metric("counted_turns", COUNT, "lower").means(
             "Turns whose tokens `--tokenizer` counted, because the server reports no usage."
         ),
     ),

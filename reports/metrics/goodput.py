@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from reports.capacity.slo import JCT, Limit, Slo, parse_slo
-from reports.metrics.metric import HIGHER, SHARE, Group, Metric, Value, mean
+from reports.metrics.metric import SHARE, Group, Metric, Value, mean
 from reports.metrics.waterfall import before_first_token_s
 from reports.run_folder.read import Run
 from reports.run_folder.turns import Column, Turns, finished
@@ -88,12 +88,12 @@ def _within(limit: Limit, idle: Times, of_turns: Turns) -> Column:
 GOODPUT = Group(
     lambda _: {},  # The numbers of a cell do not depend on an SLO: `collect` adds these columns.
     (
-        Metric("goodput_turns", SHARE, HIGHER, "Turns in SLO", pool="mean").means(
+        Metric("goodput_turns", SHARE, "higher", "Turns in SLO", pool="mean").means(
             "Share of the measured turns that are within the SLO.",
             "With `ttft_p95<=5s` the TTFT of such a turn is at most 5 s. Unknown without a limit of"
             " turns, and without a steady state.",
         ),
-        Metric("goodput_jobs", SHARE, HIGHER, "Jobs in SLO", pool="mean").means(
+        Metric("goodput_jobs", SHARE, "higher", "Jobs in SLO", pool="mean").means(
             "Share of the measured jobs that are within the SLO, with all of their turns.",
             "Low at capacity with a limit on turns, which one of many turns easily exceeds.",
         ),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from reports.metrics.metric import HIGHER, TEXT, Facts, Group, Metric, Unit, Value, percentiles
+from reports.metrics.metric import TEXT, Facts, Group, Metric, Unit, Value, percentiles
 from reports.metrics.waterfall import before_first_token_s
 from reports.numbers import digits, whole
 from reports.run_folder.turns import Column, failed_turns
@@ -113,19 +113,19 @@ TOKENS_PER_S, PER_GPU = Unit("tokens/s", digits), Unit("tokens/s/GPU", whole)
 INTERACTIVITY = Group(
     _interactivity,
     (
-        Metric("interactivity_p50", TOKENS_PER_S, HIGHER).means(
+        Metric("interactivity_p50", TOKENS_PER_S, "higher").means(
             "Output tokens per second from sending a request to its last token, median.",
             "Only with `--scenario`, like the following, of requests due in the window that"
             " ended without an error.",
         ),
-        Metric("interactivity_p90", TOKENS_PER_S, HIGHER, "Interactivity P90").means(
+        Metric("interactivity_p90", TOKENS_PER_S, "higher", "Interactivity P90").means(
             "90% of the requests get this many output tokens per second or more."
         ),
         Metric("ttft_p90_s", Unit("s")).means("P90 TTFT."),
-        Metric("output_tokens_per_s_per_gpu", PER_GPU, HIGHER).means(
+        Metric("output_tokens_per_s_per_gpu", PER_GPU, "higher").means(
             "Output tokens of the requests that ended in the window, per second and GPU."
         ),
-        Metric("tokens_per_s_per_gpu", PER_GPU, HIGHER, "Tokens/s/GPU").means(
+        Metric("tokens_per_s_per_gpu", PER_GPU, "higher", "Tokens/s/GPU").means(
             "Prompt and output tokens of these requests, per second and GPU.",
             "Cached prompt tokens count, as in the published numbers. Per server if the"
             " number of its GPUs is unknown.",

@@ -10,17 +10,7 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.alone import IdleMachine, least_job_s
-from reports.metrics.metric import (
-    COUNT,
-    LOWER,
-    SECONDS,
-    Facts,
-    Group,
-    Metric,
-    Value,
-    mean,
-    percentiles,
-)
+from reports.metrics.metric import COUNT, SECONDS, Facts, Group, Metric, Value, mean, percentiles
 from reports.metrics.waterfall import estimated_slowdown, waterfall
 from reports.run_folder.turns import Column, Turns, failed_turns
 
@@ -96,14 +86,14 @@ def steady(jobs: Turns) -> Column:
 
 
 def _percentile(p: int, meaning: str, detail: str = "") -> Metric:
-    return Metric(f"jct_p{p}_s", SECONDS, LOWER, f"P{p}").means(meaning, detail)
+    return Metric(f"jct_p{p}_s", SECONDS, "lower", f"P{p}").means(meaning, detail)
 
 
 JCT = Group(
     _jct,
     (
         Metric("jobs", COUNT).means("Number of finished jobs.", "Those that count in JCTs."),
-        Metric("jct_mean_s", SECONDS, LOWER, "Mean JCT").means(
+        Metric("jct_mean_s", SECONDS, "lower", "Mean JCT").means(
             "Mean job completion time.", "d_j − a_j of finished jobs (Continuum v3, §6.1)."
         ),
         _percentile(
@@ -111,7 +101,7 @@ JCT = Group(
             "Percentiles are linear between the two nearest ranks.",
         ),
         *(_percentile(p, f"{p}% of the jobs finish within this time.") for p in PERCENTILES[1:]),
-        Metric("jct_steady_mean_s", SECONDS, LOWER, "Steady mean").means(
+        Metric("jct_steady_mean_s", SECONDS, "lower", "Steady mean").means(
             "Mean JCT without the first and the last fifth of the jobs; for a stream, the"
             " mean JCT.",
             "[Steady window](#steady-window).",
@@ -124,10 +114,10 @@ WAITS = Group(
         "preemptions": float(facts.turns["preemptions"].sum()),
     },
     (
-        Metric("queue_mean_s", SECONDS, LOWER, "Bubble per job").means(
+        Metric("queue_mean_s", SECONDS, "lower", "Bubble per job").means(
             "Mean time that the turns of a job waited in the queue.", "Mean q_j."
         ),
-        Metric("preemptions", COUNT, LOWER, "Preemptions").means(
+        Metric("preemptions", COUNT, "lower", "Preemptions").means(
             "Number of times that a running turn lost its KV.", "Of all turns."
         ),
     ),

@@ -51,7 +51,7 @@ from reports.metrics.alone import (
     work_of,
 )
 from reports.metrics.jct import extremes
-from reports.metrics.metric import LOWER, NONE, PER_S, SECONDS, Facts, Group, Metric, Value, mean
+from reports.metrics.metric import NONE, PER_S, SECONDS, Facts, Group, Metric, Value, mean
 from reports.metrics.routing import replicas_of
 from reports.run_folder.turns import Column, Turns, failed_turns
 from servers.basics.clock import PS_PER_S
@@ -237,7 +237,7 @@ BOUNDS = Group(
             "[Lower bound](../design/statistics.md#lower-bound); unknown for live servers,"
             " closed loops, and cells with a failed turn.",
         ),
-        Metric("jct_over_bound", NONE, LOWER, "÷ bound").means(
+        Metric("jct_over_bound", NONE, "lower", "÷ bound").means(
             "Mean JCT divided by a lower bound that no schedule of these jobs can beat."
         ),
         Metric("rate_bound_jobs_per_s", PER_S, pool="mean").means(

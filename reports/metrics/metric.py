@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ TEXT = Unit("text")
 
 
 Better = Literal["lower", "higher", ""]
-LOWER: Final = "lower"
-HIGHER: Final = "higher"
+Pool = Literal["mean", "max", ""]
 
 
 class Metric(NamedTuple):
@@ -51,7 +50,7 @@ class Metric(NamedTuple):
     """Heading in tables of the page; "" if none has it."""
     in_cells: bool = True
     """Whether the page's table of cells has it, if it has a title."""
-    pool: Literal["mean", "max", ""] = ""
+    pool: Pool = ""
     """How points combine the seeds; "" if they leave it out. A mean is unknown if one seed's is."""
     meaning: str = ""
     detail: str = ""
@@ -60,6 +59,13 @@ class Metric(NamedTuple):
         """`meaning`: a plain sentence, for the page and the documentation. `detail`: more, in
         Markdown, for the documentation only."""
         return self._replace(meaning=meaning, detail=detail)
+
+
+def of_variants(
+    column: str, unit: Unit, better: Better = "", title: str = "", pool: Pool = "mean"
+) -> Metric:
+    """Return a metric whose title is in a table of variants, and not in that of cells."""
+    return Metric(column, unit, better, title, in_cells=False, pool=pool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from reports.metrics.metric import LOWER, NONE, SECONDS, SHARE, Group, Metric, Unit, Value
+from reports.metrics.metric import NONE, SECONDS, SHARE, Group, Unit, Value, of_variants
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import HITS, Column, Turns
 
@@ -66,38 +66,27 @@ def _migrations(turns: Turns) -> tuple[int, float]:
 ROUTING = Group(
     lambda facts: routing(facts.cell, len(facts.done["jct_s"]), facts.good),
     (
-        Metric(
-            "replica_imbalance", NONE, LOWER, "Busiest ÷ mean", in_cells=False, pool="mean"
-        ).means(
+        of_variants("replica_imbalance", NONE, "lower", "Busiest ÷ mean").means(
             "Time that turns spend on the busiest replica, compared with the mean of all.",
             "T_max ÷ T̄ of replicas or decode engines, where T_r = Σ (`finished_at_s` −"
             " `sent_at_s` − `held_s`). 1: all are equally busy; N: one of N has all turns.",
         ),
-        Metric("memory_imbalance", NONE, LOWER, "Memory", in_cells=False, pool="mean").means(
+        of_variants("memory_imbalance", NONE, "lower", "Memory").means(
             "The same of the mean KV blocks in use.",
             "From `replica_blocks` of `done.json`; unknown live.",
         ),
-        Metric(
-            "migrations_per_job",
-            Unit("1/job"),
-            LOWER,
-            "Migrations per job",
-            in_cells=False,
-            pool="mean",
-        ).means("Turns on another replica than the program's turn before ÷ finished jobs."),
-        Metric(
-            "migration_lost_ratio", SHARE, LOWER, "Hits lost", in_cells=False, pool="mean"
-        ).means(
+        of_variants("migrations_per_job", Unit("1/job"), "lower", "Migrations per job").means(
+            "Turns on another replica than the program's turn before ÷ finished jobs."
+        ),
+        of_variants("migration_lost_ratio", SHARE, "lower", "Hits lost").means(
             "Share of all prompt tokens that these turns did not find, although computed before.",
             "Σ max(0, `kept_tokens` − hit tokens) of these ÷ Σ `prompt_tokens` of all.",
         ),
-        Metric("held_turn_ratio", SHARE, title="Turns held", in_cells=False, pool="mean").means(
+        of_variants("held_turn_ratio", SHARE, title="Turns held").means(
             "Share of the turns that the router held back."
         ),
-        Metric("held_mean_s", SECONDS, title="Mean hold", in_cells=False, pool="mean").means(
-            "Mean hold of these."
-        ),
-        Metric("held_max_s", SECONDS, title="Longest hold", in_cells=False, pool="max").means(
+        of_variants("held_mean_s", SECONDS, title="Mean hold").means("Mean hold of these."),
+        of_variants("held_max_s", SECONDS, title="Longest hold", pool="max").means(
             "The longest hold."
         ),
     ),

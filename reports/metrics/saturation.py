@@ -13,7 +13,6 @@ import pandas as pd
 from reports.metrics.metric import (
     COUNT,
     FLAG,
-    LOWER,
     SECONDS,
     SHARE,
     TEXT,
@@ -110,14 +109,14 @@ def _trend(facts: Facts) -> dict[str, Value]:
 TREND = Group(
     _trend,
     (
-        Metric("failed_turns", COUNT, LOWER, "Failed turns").means(
+        Metric("failed_turns", COUNT, "lower", "Failed turns").means(
             "Turns that ended with an error."
         ),
         Metric("drain_s", SECONDS).means("Last d_j − last a_j.", "A stream has none."),
         Metric("drain_ratio", SHARE, title="Drain").means(
             "Share of the time of the cell after the last arrival."
         ),
-        Metric("backlog_growth", Unit("jobs per job"), LOWER, "Backlog growth").means(
+        Metric("backlog_growth", Unit("jobs per job"), "lower", "Backlog growth").means(
             "Jobs that each arriving job adds to the backlog.",
             "g: growth of the jobs in the system of a"
             " [stream](../design/statistics.md#steady-state), of the waiting jobs of a [fixed"

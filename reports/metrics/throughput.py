@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from reports.metrics.metric import (
-    HIGHER,
-    LOWER,
-    NONE,
-    PER_S,
-    Facts,
-    Group,
-    Metric,
-    Unit,
-    Value,
-    mean,
-)
+from reports.metrics.metric import NONE, PER_S, Facts, Group, Metric, Unit, Value, mean
 from servers.records.sweep import PriceRecord
 
 LITTLE_WITHIN = 0.05
@@ -93,20 +82,20 @@ def usd_per_job(price: PriceRecord | None, row: Mapping[str, Value | None]) -> f
 THROUGHPUT = Group(
     _throughput,
     (
-        Metric("throughput_jobs_per_s", PER_S, HIGHER, "Jobs/s").means(
+        Metric("throughput_jobs_per_s", PER_S, "higher", "Jobs/s").means(
             "Jobs that finish per second.",
             "All that finish in the time of the cell ÷ that time; of a fixed set it includes start"
             " and drain.",
         ),
-        Metric("throughput_ratio", NONE, HIGHER).means("Throughput ÷ λ."),
-        Metric("throughput_turns_per_min", Unit("turns/min"), HIGHER).means(
+        Metric("throughput_ratio", NONE, "higher").means("Throughput ÷ λ."),
+        Metric("throughput_turns_per_min", Unit("turns/min"), "higher").means(
             "Finished turns ÷ the same time."
         ),
-        Metric("throughput_jobs_per_h_per_gpu", Unit("jobs/h/GPU"), HIGHER).means(
+        Metric("throughput_jobs_per_h_per_gpu", Unit("jobs/h/GPU"), "higher").means(
             "Finished jobs ÷ the same time ÷ `gpus` of `cell.json`.",
             "Unknown on CPUs and at a URL.",
         ),
-        Metric("usd_per_job", Unit("USD/job"), LOWER, "USD per job").means(
+        Metric("usd_per_job", Unit("USD/job"), "lower", "USD per job").means(
             "Price of the GPUs for the time of the cell, divided by its jobs.",
             "`price` of `sweep.json` ÷ `throughput_jobs_per_h_per_gpu`, with idle time.",
         ),

@@ -7,8 +7,6 @@ import math
 import numpy as np
 
 from reports.metrics.metric import (
-    HIGHER,
-    LOWER,
     NONE,
     SECONDS,
     SHARE,
@@ -77,37 +75,37 @@ TOKENS_OF_JOBS = Group(
 LATENCY = Group(
     _latency,
     (
-        Metric("ttft_mean_s", SECONDS, LOWER, "TTFT").means(
+        Metric("ttft_mean_s", SECONDS, "lower", "TTFT").means(
             "Mean time from sending a turn to its first output token.",
             "`first_token_at_s` − `sent_at_s`, of finished turns.",
         ),
-        Metric("ttft_p50_s", SECONDS, LOWER).means("Median TTFT."),
-        Metric("ttft_p95_s", SECONDS, LOWER, "TTFT P95").means(
+        Metric("ttft_p50_s", SECONDS, "lower").means("Median TTFT."),
+        Metric("ttft_p95_s", SECONDS, "lower", "TTFT P95").means(
             "95% of the turns have their first output token within this time."
         ),
-        Metric("ttft_p99_s", SECONDS, LOWER).means("P99 TTFT."),
-        Metric("tpot_mean_s", Unit("s"), LOWER, "TPOT, s").means(
+        Metric("ttft_p99_s", SECONDS, "lower").means("P99 TTFT."),
+        Metric("tpot_mean_s", Unit("s"), "lower", "TPOT, s").means(
             "Mean time between the output tokens of a turn.",
             "`decode_s` ÷ (`output_tokens` − 1), of finished turns with at least two tokens;"
             " without preemptions.",
         ),
-        Metric("tpot_p50_s", SECONDS, LOWER).means("Median TPOT."),
-        Metric("tpot_p95_s", SECONDS, LOWER).means("P95 TPOT."),
-        Metric("tpot_p99_s", SECONDS, LOWER).means("P99 TPOT."),
+        Metric("tpot_p50_s", SECONDS, "lower").means("Median TPOT."),
+        Metric("tpot_p95_s", SECONDS, "lower").means("P95 TPOT."),
+        Metric("tpot_p99_s", SECONDS, "lower").means("P99 TPOT."),
     ),
 )
 HITS_OF_CELL = Group(
     _hits,
     (
-        Metric("hit_ratio", NONE, HIGHER).means("The sum of the next three."),
-        Metric("device_hit_ratio", SHARE, HIGHER, "Device hits").means(
+        Metric("hit_ratio", NONE, "higher").means("The sum of the next three."),
+        Metric("device_hit_ratio", SHARE, "higher", "Device hits").means(
             "Share of prompt tokens whose KV was on the device.",
             "Σ hit tokens ÷ Σ `prompt_tokens` of finished turns, at first admission.",
         ),
-        Metric("dram_hit_ratio", SHARE, HIGHER, "DRAM hits").means(
+        Metric("dram_hit_ratio", SHARE, "higher", "DRAM hits").means(
             "Share of prompt tokens whose KV was reloaded from DRAM."
         ),
-        Metric("ssd_hit_ratio", SHARE, HIGHER, "SSD hits").means(
+        Metric("ssd_hit_ratio", SHARE, "higher", "SSD hits").means(
             "Share of prompt tokens whose KV was reloaded from SSD."
         ),
         Metric("computed_ratio", SHARE, title="Computed").means(
