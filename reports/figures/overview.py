@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from reports.figures.drawing import (
@@ -97,92 +98,93 @@ def figures(
     Metrics that no point has are left out. If capacities were searched, lines are those of
     `knees`.
     """
-    has_rates = len({p.load for p in points}) > 1 and all(p.amount is not None for p in points)
-    by_rate = knees is not None or has_rates
+    shown = [m for m in MEASURES if not all(math.isnan(m.value(point)) for point in points)]
+    return [_Overview(points, style, emphasised, knees).figure(measure) for measure in shown]
 
-    def draw(measure: MetricCurve) -> Spec:
-        if not by_rate:
-            return _by_variant(measure, points, style, emphasised)
-        if knees is not None:
-            return _with_knees(measure, points, style, emphasised, knees)
-        return _against_rate(measure, points, style, emphasised)
 
-    def spread(measure: MetricCurve) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class _Overview:
+    points: Sequence[Point]
+    style: Mapping[str, Style]
+    emphasised: Sequence[str]
+    knees: Knees | None
+
+    def figure(self, measure: MetricCurve) -> Figure:
+        points, knees = self.points, self.knees
         values = [measure.value(point) for point in points]
-        return values if knees is None or not by_rate else values + knees.values(measure.column)
+        title = f"{measure.title} against {points[0].ladder.short}"
+        if knees is not None:
+            spec, values = self._with_knees(measure, knees), values + knees.values(measure.column)
+        elif len({p.load for p in points}) > 1 and all(p.amount is not None for p in points):
+            spec = self._against_rate(measure)
+        else:
+            spec, title = self._by_variant(measure), measure.title
+        log = wide_spread(values) if measure.log else None
+        return Figure(measure.id, title, {"": spec}, log, terms=measure.terms)
 
-    return [
-        Figure(
-            measure.id,
-            f"{measure.title} against {points[0].ladder.short}" if by_rate else measure.title,
-            {"": draw(measure)},
-            wide_spread(spread(measure)) if measure.log else None,
-            terms=measure.terms,
-        )
-        for measure in MEASURES
-        if not all(math.isnan(measure.value(p)) for p in points)
-    ]
+    def _against_rate(self, measure: MetricCurve) -> Spec:
+        names = dict.fromkeys(p.variant for p in self.points)
+        by_variant = {name: [p for p in self.points if p.variant == name] for name in names}
+        traces, note = self._bands(measure, by_variant)
+        lines = [_line(measure, name, own, self.style[name]) for name, own in by_variant.items()]
+        return _lines(measure, self.points, traces + lines, note)
 
+    def _with_knees(self, measure: MetricCurve, knees: Knees) -> Spec:
+        """Draw every cell of a search. Bands cover the loads that all seeds sustain."""
+        sustained = {
+            name: [
+                p
+                for p in self.points
+                if p.variant == name and p.amount is not None and each.sustained_at(p.amount).is_all
+            ]
+            for name, each in knees.capacities.items()
+        }
+        traces, note = self._bands(measure, sustained)
+        traces += knees.draw(measure.column, measure.statistic, self.style)
+        how = "Dots: one cell each. Lines: means over seeds. Hollow marks: capacities."
+        if measure.statistic in knees.limits_s:
+            how += " Dotted: the SLO."
+        spec = _lines(measure, self.points, traces, f"{how} {note}".strip())
+        # The others stay in grey, so that the knee of every policy can be seen.
+        spec["complete"] = True
+        return spec
 
-def _against_rate(
-    measure: MetricCurve,
-    points: Sequence[Point],
-    style: Mapping[str, Style],
-    emphasised: Sequence[str],
-) -> Spec:
-    by_variant = {
-        name: [p for p in points if p.variant == name]
-        for name in dict.fromkeys(p.variant for p in points)
-    }
-    traces, note = _bands(measure, by_variant, style, emphasised)
-    traces += [_line(measure, name, mine, style[name]) for name, mine in by_variant.items()]
-    return _lines(measure, points, traces, note)
+    def _bands(
+        self, measure: MetricCurve, by_variant: Mapping[str, Sequence[Point]]
+    ) -> tuple[list[Trace], str]:
+        """Return the 95% intervals of the emphasised variants, and a note on them."""
+        if not measure.band:
+            return [], ""
+        found = {
+            name: within
+            for name, mine in by_variant.items()
+            if name in self.emphasised
+            and (within := [p for p in mine if p.jct_mean_s.has_interval])
+        }
+        bands = [_band(within, self.style[name].colour) for name, within in found.items()]
+        word = "Bands" if len(found) > 1 else "Band"
+        return bands, f"{word}: 95% CI of {listed(list(found))}." if found else ""
 
-
-def _with_knees(
-    measure: MetricCurve,
-    points: Sequence[Point],
-    style: Mapping[str, Style],
-    emphasised: Sequence[str],
-    knees: Knees,
-) -> Spec:
-    """Draw every cell of a search. Bands cover the loads that all seeds sustain."""
-    sustained = {
-        name: [
-            p
-            for p in points
-            if p.variant == name and p.amount is not None and each.sustained_at(p.amount).is_all
-        ]
-        for name, each in knees.capacities.items()
-    }
-    traces, note = _bands(measure, sustained, style, emphasised)
-    traces += knees.draw(measure.column, measure.statistic, style)
-    how = "Dots: one cell each. Lines: means over seeds. Hollow marks: capacities."
-    if measure.statistic in knees.limits_s:
-        how += " Dotted: the SLO."
-    spec = _lines(measure, points, traces, f"{how} {note}".strip())
-    # The others stay in grey, so that the knee of every policy can be seen.
-    spec["complete"] = True
-    return spec
-
-
-def _bands(
-    measure: MetricCurve,
-    by_variant: Mapping[str, Sequence[Point]],
-    style: Mapping[str, Style],
-    emphasised: Sequence[str],
-) -> tuple[list[Trace], str]:
-    """Return the 95% intervals of the emphasised variants, and a note on them."""
-    if not measure.band:
-        return [], ""
-    found = {
-        name: within
-        for name, mine in by_variant.items()
-        if name in emphasised and (within := [p for p in mine if p.jct_mean_s.has_interval])
-    }
-    bands = [_band(within, style[name].colour) for name, within in found.items()]
-    word = "Bands" if len(found) > 1 else "Band"
-    return bands, f"{word}: 95% CI of {listed(list(found))}." if found else ""
+    def _by_variant(self, measure: MetricCurve) -> Spec:
+        """Draw a dot per variant, the best on top."""
+        is_jct = measure.id.startswith("jct")
+        order = sorted(self.points, key=measure.value, reverse=not is_jct)
+        return {
+            "data": [
+                _dot(measure, p, self.style[p.variant], p.variant in self.emphasised) for p in order
+            ],
+            "layout": {
+                "xaxis": {
+                    "title": {"text": f"{measure.title}, {measure.axis}"},
+                    "rangemode": "tozero",
+                },
+                "yaxis": {"automargin": True, "type": "category"},
+            },
+            "alt": _alt(measure, self.points, "Dot plot, one dot per variant"),
+            "value": "x",
+            "note": measure.note,
+            "rows": [[n, plain(short(n))] for n in dict.fromkeys(p.variant for p in order)],
+        }
 
 
 def _lines(measure: MetricCurve, points: Sequence[Point], traces: list[Trace], note: str) -> Spec:
@@ -216,30 +218,6 @@ def _line(measure: MetricCurve, name: str, mine: Sequence[Point], style: Style) 
 def _band(mine: Sequence[Point], colour: str) -> Trace:
     low, high = [p.jct_mean_s.low for p in mine], [p.jct_mean_s.high for p in mine]
     return band([p.amount for p in mine], low, high, colour, mine[0].variant)
-
-
-def _by_variant(
-    measure: MetricCurve,
-    points: Sequence[Point],
-    style: Mapping[str, Style],
-    emphasised: Sequence[str],
-) -> Spec:
-    """Draw a dot per variant, the best on top."""
-    order = sorted(points, key=measure.value, reverse=not measure.id.startswith("jct"))
-    traces = [_dot(measure, p, style[p.variant], p.variant in emphasised) for p in order]
-    layout = {
-        "xaxis": {"title": {"text": f"{measure.title}, {measure.axis}"}, "rangemode": "tozero"},
-        "yaxis": {"automargin": True, "type": "category"},
-    }
-    names = dict.fromkeys(p.variant for p in order)
-    return {
-        "data": traces,
-        "layout": layout,
-        "alt": _alt(measure, points, "Dot plot, one dot per variant"),
-        "value": "x",
-        "note": measure.note,
-        "rows": [[name, plain(short(name))] for name in names],
-    }
 
 
 def _dot(measure: MetricCurve, point: Point, look: Style, strong: bool) -> Trace:
