@@ -121,14 +121,9 @@ def _plausible(profile: Profile) -> bool:
             return False
         if profile.base_ps == 0 and min(ps for _, ps in profile.knots) == 0:
             return False
-    whole = all(isinstance(number, int) and 0 <= number <= MAX_VALUE for number in numbers)
-    return whole and all(
-        isinstance(number, int) and 0 < number <= MAX_VALUE
-        for number in (
-            *(profile.kv_blocks, profile.block_tokens, *profile.block_lengths),
-            profile.tokens_ps(1),
-        )
-    )
+    lengths = (profile.kv_blocks, profile.block_tokens, *profile.block_lengths)
+    positive = (*lengths, profile.tokens_ps(1))
+    return min(numbers) >= 0 and min(positive) > 0 and max(positive) <= MAX_VALUE
 
 
 @dataclass(frozen=True, slots=True)
