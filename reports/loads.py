@@ -169,5 +169,4 @@ def least_rate(horizon_s: float) -> float:
 
 
 def ladder_of(arrivals: str | None) -> Ladder:
-    """Return the ladder of an arrival process."""
     return AGENTS if (arrivals or "").partition(":")[0] == "agents" else RATES

@@ -72,7 +72,6 @@ class Table(NamedTuple):
 
 
 def texts(name: str, values: Iterable[str], is_reference: bool = False) -> TableRow:
-    """Return a row of texts."""
     return TableRow(name, [TableCell(value) for value in values], is_reference)
 
 

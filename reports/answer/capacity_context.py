@@ -26,7 +26,6 @@ class MachinePrice:
 
     @property
     def usd_per_month(self) -> float:
-        """Cost of one machine."""
         return self.gpus * self.usd_per_h * HOURS_PER_MONTH
 
     def gpus_for(self, load: float, capacity: float, ladder: Ladder = RATES) -> int:
@@ -51,8 +50,6 @@ def price_of(sweep: SweepRecord) -> MachinePrice:
 
 @dataclass(frozen=True, slots=True)
 class CapacityContext:
-    """What the capacities of a run refer to."""
-
     sweep: SweepRecord
     slo: Slo
     idle_mean_s: float
@@ -67,7 +64,6 @@ class CapacityContext:
 
     @property
     def ladder(self) -> Ladder:
-        """The kind of load."""
         return ladder_of(self.sweep.arrivals)
 
     @property

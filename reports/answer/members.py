@@ -63,11 +63,9 @@ class MemberRun:
 
     @property
     def ladder(self) -> Ladder:
-        """The kind of load."""
         return ladder_of(self.sweep.arrivals)
 
     def per_gpu(self, each: VariantCapacity) -> Estimate | None:
-        """Return the capacity per GPU."""
         value, gpus = each.load, self.price.gpus
         if value is None:
             return None
@@ -105,7 +103,6 @@ class MemberRun:
 
     @property
     def base(self) -> VariantCapacity | None:
-        """The capacity of the baseline."""
         return next((c for c in self.answer.capacities if c.variant == self.baseline), None)
 
     @property

@@ -210,7 +210,6 @@ class Search:
 
 
 def outcome_of(load: float, done: DoneRecord, slo: Slo) -> Outcome:
-    """Return the outcome of a cell at this load."""
     times, idle = done.times_s, done.idle_times_s
     if done.unstable is not None or times is None or idle is None:
         return Outcome(load, None)

@@ -150,7 +150,6 @@ def read_plans(folder: Path, agents: int) -> tuple[list[Plan], list[str]]:
 
 
 def _fails(plan: Plan, capacity: VariantCapacity) -> str:
-    """Return why a machine serves no agent."""
     if plan.with_every_seed:
         return (
             "may fail with one agent, since the capacities of seeds differ much; use more --seeds"

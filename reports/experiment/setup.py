@@ -46,7 +46,6 @@ class Setup:
 
     @property
     def limits(self) -> str:
-        """The limits of a step."""
         if self.step_tokens is None or self.max_num_seqs is None:
             return ""
         return f"{self.step_tokens:,} tokens and {self.max_num_seqs:,} turns a step"

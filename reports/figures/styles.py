@@ -50,7 +50,6 @@ class Style(NamedTuple):
 
 
 def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
-    """Return the styles by name, for the variants of a sweep."""
     rows = list(variants)
     slots = _slots([row.name for row in rows])
     found: dict[str, Style] = {}

@@ -30,7 +30,6 @@ from servers.basics.json_object import JsonObject
 
 
 def ladder_in(cells: pd.DataFrame) -> Ladder:
-    """Return the kind of load of cells."""
     return AGENTS if "agents" in cells else RATES
 
 

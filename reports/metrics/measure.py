@@ -77,8 +77,6 @@ class MeasuredCell(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a cell recorded."""
-
     turns: Turns
     requests: Turns
     """Of the background."""

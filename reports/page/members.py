@@ -42,8 +42,6 @@ from servers.basics.phrasing import counted, listed, seconds
 
 @dataclass(frozen=True, slots=True)
 class MembersReport:
-    """The comparison of several runs."""
-
     reports: Sequence[tuple[Member, Report]]
     runs: Sequence[MemberRun]
     command: Sequence[str] = ()
@@ -153,7 +151,6 @@ def _heading(runs: Sequence[MemberRun]) -> list[str]:
 
 
 def _settings(runs: Sequence[MemberRun]) -> list[tuple[str, ...]]:
-    """Return the rows of the table of settings."""
     rows = [("USD per GPU and hour", [digits(run.price.usd_per_h) for run in runs])]
     if runs[0].slo:
         rows.append(("mean JCT on the idle machine", [seconds(run.idle_mean_s) for run in runs]))

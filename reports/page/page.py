@@ -53,15 +53,12 @@ class Section(NamedTuple):
 
 
 def section(*drawings: Figure | str | None) -> Section:
-    """Return the figures, and the sentences that replace some."""
     figures = [drawing for drawing in drawings if isinstance(drawing, Figure)]
     return Section(figures, [drawing for drawing in drawings if isinstance(drawing, str)])
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The figures of a page."""
-
     first: Figure | None
     """The picture of the answer, on the first screen."""
     overview: Section

@@ -63,7 +63,6 @@ def _links(run_folder: Path) -> list[MemberLink]:
 
 
 def write_cells(folder: Path, cells: pd.DataFrame) -> None:
-    """Write `cells.csv` and `cells.json`."""
     write_file(folder / "cells.csv", _csv(cells))
     write_file(folder / "cells.json", _json(cells))
 

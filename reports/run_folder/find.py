@@ -68,7 +68,6 @@ def find_runs(
 
 
 def newest_report(root: Path) -> Path | None:
-    """Return the most recently written report below `root`."""
     runs = find_runs(root)
     overviews = {run.folder.parent for run in runs if has_members(run.folder.parent)}
     reports = [

@@ -163,7 +163,6 @@ def planned_amounts(sweep: SweepRecord) -> list[float | None]:
 
 
 def cell_name(variant: str, amount: float | None, seed: int, repeat: int, arrivals: str) -> str:
-    """Return the name of a cell's folder."""
     load = arrivals if amount is None else f"{ladder_of(arrivals).option}{amount:g}"
     return f"{slug(variant)}_{slug(load)}_seed{seed}{f'_repeat{repeat}' if repeat > 1 else ''}"
 

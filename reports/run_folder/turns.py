@@ -59,7 +59,6 @@ PIECE_RECORDS = 2000
 
 
 def read_turns(cell: CellRun) -> pd.DataFrame:
-    """Return the columns as a frame."""
     return pd.DataFrame(read_columns(cell))
 
 
