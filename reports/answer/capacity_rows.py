@@ -9,11 +9,9 @@ import math
 from typing import NamedTuple
 
 from reports.answer.capacity_context import MachinePrice
-from reports.answer.costs import OtherUnits
-from reports.answer.fails_first import FailsFirst, LimitedBy
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.loads import AGENTS, RATES, Ladder
+from reports.loads import AGENTS, RATES
 from reports.numbers import DASH, digits, limits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableCell, TableRow
@@ -86,27 +84,17 @@ def capacity_table(answer: Answer, price: MachinePrice) -> Table | None:
     heads = ["Variant", first, "95% CI", "Ratio", "95% CI", *limited, "Fails first", other, gpus]
     found = []
     for row in rows:
-        ratio = map(TableCell, (row.interval, row.ratio, row.ratio_interval))
-        resources = map(TableCell, (row.gpus, *([row.usd] * priced)))
-        fails = _fails_first(answer.fails_first.get(row.variant))
-        units = _other_units(answer.other_units.get(row.variant), ladder)
-        by = [_limited_by(answer.limited_by.get(row.variant))] if limited else []
-        cells = [TableCell(row.load, row.wins), *ratio, *by, fails, units, *resources]
+        by, fails = answer.limited_by.get(row.variant), answer.fails_first.get(row.variant)
+        units = answer.other_units.get(row.variant)
+        cells = [
+            TableCell(row.load, row.wins),
+            *map(TableCell, (row.interval, row.ratio, row.ratio_interval)),
+            *([TableCell(by.bottleneck if by else DASH)] if limited else []),
+            TableCell(fails.title, kind="words", lines=tuple(fails.reasons))
+            if fails
+            else TableCell(DASH),
+            TableCell(units.text(ladder), lines=units.lines(ladder)) if units else TableCell(DASH),
+            *map(TableCell, (row.gpus, *([row.usd] * priced))),
+        ]
         found.append(TableRow(row.variant, cells, row.is_reference))
     return Table([*heads, *([ladder.cost] * priced)], found) if found else None
-
-
-def _other_units(found: OtherUnits | None, ladder: Ladder) -> TableCell:
-    if found is None:
-        return TableCell(DASH)
-    return TableCell(found.text(ladder), lines=found.lines(ladder))
-
-
-def _limited_by(found: LimitedBy | None) -> TableCell:
-    return TableCell(DASH) if found is None else TableCell(found.bottleneck)
-
-
-def _fails_first(limit: FailsFirst | None) -> TableCell:
-    if limit is None:
-        return TableCell(DASH)
-    return TableCell(limit.title, kind="words", lines=tuple(limit.reasons))

@@ -33,7 +33,15 @@ COLOURS = 10
 SHIFT = 3
 """Number of markers between policies of one colour; not a divisor of the number of markers."""
 _STOCK, *_PUBLISHED = (name for name in POLICIES.built_in if name not in REFERENCES)
-OURS = (_STOCK, LMCACHE, *_PUBLISHED)
+OURS = {
+    _STOCK: (INK, 0),
+    **{
+        base: (FIRST_COLOUR + place % COLOURS, SHIFT * (place // COLOURS))
+        for place, base in enumerate((LMCACHE, *_PUBLISHED))
+    },
+}
+"""The colour of each of Turnstile's policies, and how many markers separate it from the first one
+with this colour."""
 Choice = TypeVar("Choice")
 DASHES = {"": "solid", "+": "dash", "+native": "dashdot"}
 
@@ -59,8 +67,8 @@ def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
         if row.reference or base in REFERENCES:
             found[name] = Style(GREY, "cross" if base == "unlimited-kv" else "x", "dot")
             continue
-        slot = slots[base]
-        marker = MARKERS[(slot if slot == INK else slot - 1 + _shift(base)) % len(MARKERS)]
+        slot, (_, shift) = slots[base], OURS.get(base, (0, 0))
+        marker = MARKERS[(slot if slot == INK else slot - 1 + shift) % len(MARKERS)]
         if arguments:
             used = {marker, *(style.marker for style in found.values() if style.slot == slot)}
             marker = _preferred(MARKERS, base + arguments, used)
@@ -70,23 +78,12 @@ def styles(variants: Iterable[VariantRecord]) -> dict[str, Style]:
 
 def _slots(names: Sequence[str]) -> dict[str, int]:
     bases = dict.fromkeys(_parts(name)[0] for name in names)
-    found = {base: _slot_of_ours(base) for base in bases if base in OURS}
+    found = {base: OURS[base][0] for base in bases if base in OURS}
     for base in bases:
         if base not in found:
             slots = range(FIRST_COLOUR, FIRST_COLOUR + COLOURS)
             found[base] = _preferred(slots, base, found.values())
     return found
-
-
-def _slot_of_ours(base: str) -> int:
-    place = OURS.index(base)
-    return INK if place == 0 else FIRST_COLOUR + (place - 1) % COLOURS
-
-
-def _shift(base: str) -> int:
-    """Return how many markers separate a policy that reuses a colour from the first with it."""
-    rounds = (OURS.index(base) - 1) // COLOURS if base in OURS else 0
-    return SHIFT * rounds
 
 
 def _parts(name: str) -> tuple[str, str, str]:
