@@ -49,17 +49,17 @@ def capacity_answer(
 ) -> Answer:
     """`left_out`: sentences about the variants that `capacities` lacks. `fails_first`: what fails
     first above the capacities, by variant."""
-    sweep = context.sweep
+    sweep, baseline = context.sweep, context.sweep.baseline
     points = [point for point in valid_points(points) if point.reference != UNLIMITED_KV]
     best = winners(capacities)
-    base = next((c for c in capacities if c.variant == context.sweep.baseline), None)
+    base = next((c for c in capacities if c.variant == baseline), None)
     names = [c.variant for c in best]
     both = [*best[:1], *([base] if base is not None and base not in best[:1] else [])]
     limits = limited_by(capacities, burst=context.begins_with_burst)
     first = [(each, fails_first.get(each.variant)) for each in both]
     reasons = [limit.sentence(each.variant, each.ladder) for each, limit in first if limit]
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
-    shown = [context.sweep.baseline] if context.sweep.baseline in names else names
+    shown = [baseline] if baseline in names else names
     load, point, base_point = _compared(shown, base, points)
     findings = [
         meaning(context),

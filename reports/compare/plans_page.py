@@ -9,16 +9,8 @@ from pathlib import Path
 
 from reports.answer.provenance import heading, price_in_words
 from reports.capacity.slo import Limit, Slo
-from reports.compare.plans import (
-    Plan,
-    fails_first,
-    findings,
-    front,
-    headline,
-    in_words,
-    shown,
-    statistics_of,
-)
+from reports.compare import plans
+from reports.compare.plans import Plan
 from reports.figures.drawing import Figure, Spec, Trace, plain, scatter
 from reports.figures.styles import Style, legend, styles
 from reports.page.environment import write_page
@@ -41,15 +33,15 @@ def draw(
     the commands for the cheapest plan."""
     variants = {v.name: v for plan in found for v in plan.sweep.variants}
     style, sweep = styles(variants.values()), found[0].sweep
-    figures = [_figure(limit, found, style) for limit in statistics_of(slo)]
+    figures = [_figure(limit, found, style) for limit in plans.statistics_of(slo)]
     names = list(dict.fromkeys(plan.policy for plan in found))
     prices = {p.sweep.hardware: price_in_words(p.sweep.price) for p in found}
     write_page(
         out,
         "plans.html.j2",
         context=[sweep.workload.name, counted(agents, "agent"), *heading(sweep)[-1:]],
-        headline=headline(found, agents, slo),
-        findings=findings(found, slo),
+        headline=plans.headline(found, agents, slo),
+        findings=plans.findings(found, slo),
         left_out=left_out,
         deploy=deploy,
         figures=figures,
@@ -57,7 +49,7 @@ def draw(
         slo=slo,
         seeds=sweep.seeds,
         table=table(found, slo),
-        first=statistics_of(slo)[0].title,
+        first=plans.statistics_of(slo)[0].title,
         prices=prices,
     )
 
@@ -65,15 +57,15 @@ def draw(
 def table(found: Sequence[Plan], slo: Slo) -> Table:
     """Return the plans, the cheapest first. Bold: the Pareto front of cost and the first
     statistic."""
-    statistics = statistics_of(slo)
-    best = {id(p) for p in front(found, lambda p: p.times.get(statistics[0], math.inf))}
+    statistics = plans.statistics_of(slo)
+    best = {id(p) for p in plans.front(found, lambda p: p.times.get(statistics[0], math.inf))}
     heads = ["Plan", AXIS, "Machines", "Could serve", "Agents each"]
     rows = []
     for plan in sorted(found, key=lambda p: (p.usd_per_month, -p.could_serve)):
         values = [
             *(f"{plan.machines:,}", f"{plan.could_serve:,}", f"{plan.each:,}"),
-            *(in_words(s, plan.times[s]) if plan.times else "–" for s in statistics),
-            fails_first(plan),
+            *(plans.in_words(s, plan.times[s]) if plan.times else "–" for s in statistics),
+            plans.fails_first(plan),
         ]
         first = TableCell(
             f"{plan.usd_per_month:,.0f}",
@@ -86,9 +78,9 @@ def table(found: Sequence[Plan], slo: Slo) -> Table:
 
 def _figure(limit: Limit, found: Sequence[Plan], style: Mapping[str, Style]) -> Figure:
     drawn = [plan for plan in found if limit in plan.times]
-    best = front(drawn, lambda p: p.times[limit])
+    best = plans.front(drawn, lambda p: p.times[limit])
     names = list(dict.fromkeys(plan.policy for plan in drawn))
-    y = [shown(limit, p.times[limit]) for p in best]
+    y = [plans.shown(limit, p.times[limit]) for p in best]
     dotted = {"width": 1.5, "dash": "dot"}
     line = scatter([p.usd_per_month for p in best], y, "lines", "soft", "front", line=dotted)
     unit = "" if limit.is_speed else ", s"
@@ -117,7 +109,7 @@ def _dots(
     look: Style,
 ) -> Trace:
     own = [plan for plan in drawn if plan.policy == name]
-    x, y = [p.usd_per_month for p in own], [shown(limit, p.times[limit]) for p in own]
+    x, y = [p.usd_per_month for p in own], [plans.shown(limit, p.times[limit]) for p in own]
     return scatter(
         *(x, y, "markers+text", look.colour, "dot"),
         variant=name,
@@ -125,7 +117,7 @@ def _dots(
         hovertext=[
             f"<b>{plain(p.name)}</b><br>{counted(p.machines, 'machine')},"
             f" {p.usd_per_month:,.0f} {AXIS}<br>"
-            f"{limit.title} {in_words(limit, p.times[limit])}"
+            f"{limit.title} {plans.in_words(limit, p.times[limit])}"
             for p in own
         ],
         text=[plain(f"{p.machines} × {p.machine}") if p in best else "" for p in own],

@@ -14,16 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from reports.answer.provenance import heading
+from reports.compare import outcomes
 from reports.compare.baseline import NO_JCTS, Capacities, Place, Side, read_side, typed
-from reports.compare.outcomes import (
-    common_seeds,
-    different_cells,
-    loads_in_words,
-    seeds_in_words,
-    steadiness,
-    sustained,
-    without_steady_state,
-)
 from reports.compare.settings import allowed_differences, refuse_different
 from reports.compare.verdict import CAPACITY, Change, Outcome, Verdict
 from reports.run_folder.lines import RERUN
@@ -52,7 +44,7 @@ def compare_sides(
     Raises NotComparable.
     """
     refuse_different(base, new, allowed)
-    different = different_cells(base, new)
+    different = outcomes.different_cells(base, new)
     changes = [
         *_capacity_changes(base, new, max_regression, confidence),
         *_changes(base, new, metrics, max_regression, confidence, different),
@@ -71,7 +63,7 @@ def compare_sides(
             f"{place.variant} at {place.load}, seed {place.seed}: {what}"
             for place, what in different.items()
         ),
-        tuple(without_steady_state(base, new)),
+        tuple(outcomes.without_steady_state(base, new)),
         allowed_differences(base, new, allowed),
     )
 
@@ -94,7 +86,7 @@ def _nothing_in_common(base: Side, new: Side) -> str:
             for side in (base, new)
         )
         if not set(one) & set(other):
-            shown = loads_in_words if what == "load" else listed
+            shown = outcomes.loads_in_words if what == "load" else listed
             return (
                 f"{base.name} and {new.name} have no {what} in common: {shown(one)}, and "
                 f"{shown(other)}; run one of them again like the other"
@@ -122,8 +114,8 @@ def _changes(
     """Yield the changes of each policy and load: of the seeds that have a steady state, and of the
     JCTs with the seeds that have one in both runs."""
     base_jobs, new_jobs = _by_point(base), _by_point(new)
-    for key, seeds in common_seeds(base, new).items():
-        if (steady := steadiness(*key, seeds, base, new, different)) is not None:
+    for key, seeds in outcomes.common_seeds(base, new).items():
+        if (steady := outcomes.steadiness(*key, seeds, base, new, different)) is not None:
             yield steady
         both = [
             s for s in seeds if not {Place(*key, s)} & (base.unstable.keys() | new.unstable.keys())
@@ -143,7 +135,7 @@ def _changes(
             outcome: Outcome = "identical" if identical else "noise"
             if not identical and size >= MIN_PROGRAMS:
                 outcome = _direction(change, change.value, max_regression)
-            note = seeds_in_words(both, seeds)
+            note = outcomes.seeds_in_words(both, seeds)
             yield Change(*key, metric, size, before, after, change, outcome, note)
 
 
@@ -154,7 +146,7 @@ def _capacity_changes(
     if one is None or other is None or one.unit != other.unit:
         return
     for variant in {**one.jobs_per_s, **one.bounds}:
-        bounded = sustained(variant, one, other, max_regression)
+        bounded = outcomes.sustained(variant, one, other, max_regression)
         found = _capacity_change(variant, one, other, max_regression, confidence)
         yield from filter(None, [bounded, found])
 
@@ -179,7 +171,7 @@ def _capacity_change(
     of_either = [
         side.jobs_per_s.get(variant, {}) | side.bounds.get(variant, {}) for side in (base, new)
     ]
-    note = seeds_in_words(seeds, sorted(of_either[0].keys() & of_either[1].keys()))
+    note = outcomes.seeds_in_words(seeds, sorted(of_either[0].keys() & of_either[1].keys()))
     return Change(variant, CAPACITY, base.unit, len(seeds), before, after, change, outcome, note)
 
 
@@ -193,7 +185,7 @@ def _unpaired(base: Side, new: Side) -> Iterable[str]:
         for variant, load in sorted({place[:2] for place in mine.places} - others):
             only.setdefault(variant, []).append(load)
         for variant, loads in only.items():
-            at = f" at {loads_in_words(loads)}" if variant in policies else ""
+            at = f" at {outcomes.loads_in_words(loads)}" if variant in policies else ""
             yield f"{variant}{at} ({mine.name})"
         seeds = {p.seed for p in mine.places} - {p.seed for p in other.places}
         if seeds:

@@ -40,16 +40,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from reports.metrics.alone import (
-    Floats,
-    IdleMachine,
-    LeastWork,
-    attention_ps,
-    least_turn_s,
-    prefill_s,
-    triangle,
-    work_of,
-)
+from reports.metrics import alone
+from reports.metrics.alone import Floats, IdleMachine, LeastWork
 from reports.metrics.jct import extremes
 from reports.metrics.metric import NONE, PER_S, SECONDS, Facts, Group, Metric, Value, mean
 from reports.metrics.routing import replicas_of
@@ -92,7 +84,7 @@ def lower_bound(turns: Turns, machine: IdleMachine, machines: int = 1) -> Bound:
     order = np.lexsort((turns["turn"], turns["program_id"] != turns["job_id"], codes))
     turns, codes = {name: values[order] for name, values in turns.items()}, codes[order]
     root = turns["program_id"] == turns["job_id"]
-    least_s = np.where(root, least_turn_s(turns, machine) + turns["gap_s"], 0.0)
+    least_s = np.where(root, alone.least_turn_s(turns, machine) + turns["gap_s"], 0.0)
     total_s = np.bincount(codes, least_s, len(names))
     passed = _running_sum(least_s, codes) / total_s[codes]
     mean_s, most_work_s = 0.0, 0.0
@@ -115,12 +107,12 @@ def _running_sum(values: Floats, codes: Column) -> Floats:
 
 def _work_of_turns(turns: Turns, machine: IdleMachine) -> Iterator[Floats]:
     """Yield the work of each turn for each of `COMPUTE`."""
-    profile, work, shared = machine.profile, work_of(turns, machine), _shared(turns)
+    profile, work, shared = machine.profile, alone.work_of(turns, machine), _shared(turns)
     own_contexts = np.maximum(work.contexts - work.decodes * shared, 0.0)
     totals = [float(column.sum()) for column in (work.new, work.decodes, own_contexts)]
     prices = max(_prices(machine), key=lambda each: np.dot(each, totals))
     steps_ps = (work.decodes + np.ceil(work.new / machine.step_tokens)) * profile.sequence_ps
-    steps_ps += work.contexts * profile.context_ps + attention_ps(work, machine)
+    steps_ps += work.contexts * profile.context_ps + alone.attention_ps(work, machine)
     if profile.window is not None:
         steps_ps += work.window_contexts(profile.window) * profile.window.context_ps
     computed_s = work.new * prices.prompt_token_s + work.decodes * prices.decode_s
@@ -130,7 +122,7 @@ def _work_of_turns(turns: Turns, machine: IdleMachine) -> Iterator[Floats]:
         return
     own_cached = np.maximum(work.cached - shared, 0.0)
     running = own_contexts * machine.decode_step_s(work.prompt + 1)
-    running = (running + own_cached * prefill_s(work, machine)) / machine.kv_tokens
+    running = (running + own_cached * alone.prefill_s(work, machine)) / machine.kv_tokens
     for compute in COMPUTE[1:]:
         again_s = compute * prices.prompt_token_s
         gap_s = _gap_s(work, shared, turns["gap_s"], machine, compute, again_s)
@@ -189,7 +181,7 @@ def _gap_s(
     most_pairs = (held_s - again_s) / pair_s if pair_s else np.where(held_s > again_s, np.inf, 0.0)
     start = np.minimum(shared, work.cached)
     again = np.clip(np.floor(most_pairs), start, work.cached)
-    pairs = triangle(again) - triangle(start)
+    pairs = alone.triangle(again) - alone.triangle(start)
     return np.asarray((again - start) * again_s + pairs * pair_s + (work.cached - again) * held_s)
 
 

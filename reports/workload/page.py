@@ -15,6 +15,7 @@ from reports.figures.styles import legend
 from reports.numbers import DASH, short
 from reports.page.environment import write_page
 from reports.table import Table, texts
+from reports.workload import phrases
 from reports.workload.compared import Compared, Described, compared
 from reports.workload.length_figures import (
     Styles,
@@ -24,19 +25,6 @@ from reports.workload.length_figures import (
     turns_figure,
 )
 from reports.workload.lines import workload_styles
-from reports.workload.phrases import (
-    basis,
-    caveats,
-    findings,
-    headline,
-    of_gaps,
-    of_lengths,
-    of_names,
-    of_repeats,
-    of_starts,
-    of_turns,
-    tiles,
-)
 from reports.workload.time_figures import starts_figure, tools_figure
 from servers.basics.phrasing import counted, seconds, share
 from traces import TraceSet
@@ -55,11 +43,11 @@ def draw(loaded: TraceSet, name: str, out: Path) -> Compared:
         out,
         "workload.html.j2",
         context=_context(found, loaded, name),
-        headline=headline(found),
-        basis=basis(found, loaded),
-        tiles=tiles(found),
-        caveats=list(caveats(found, loaded)),
-        findings=list(findings(found)),
+        headline=phrases.headline(found),
+        basis=phrases.basis(found, loaded),
+        tiles=phrases.tiles(found),
+        caveats=list(phrases.caveats(found, loaded)),
+        findings=list(phrases.findings(found)),
         figures=figures,
         legend=legend(
             [each.name for each in found.all],
@@ -71,21 +59,21 @@ def draw(loaded: TraceSet, name: str, out: Path) -> Compared:
         abouts=[(each.name, each.about) for each in found.all],
         tools=tool_table(found),
         more_tools=max(len(found.statistics.tools) - MAX_TOOLS, 0),
-        tool_source=of_gaps(found.trace.programs, after_tools=True),
+        tool_source=phrases.of_gaps(found.trace.programs, after_tools=True),
         sha256=loaded.sha256,
-        names=of_names(loaded),
+        names=phrases.of_names(loaded),
     )
     return found
 
 
 def _figures(found: Compared, loaded: TraceSet, styles: Styles) -> Iterator[Figure]:
-    lengths = of_lengths(loaded)
-    yield turns_figure(found, styles, of_turns(loaded))
+    lengths = phrases.of_lengths(loaded)
+    yield turns_figure(found, styles, phrases.of_turns(loaded))
     yield prompts_figure(found, styles, lengths)
     yield tokens_figure(found, styles, lengths)
-    yield reuse_figure(found, of_repeats(loaded))
-    tool_times = tools_figure(found, of_gaps(found.trace.programs, after_tools=True))
-    starts = starts_figure(found, of_starts(loaded))
+    yield reuse_figure(found, phrases.of_repeats(loaded))
+    tool_times = tools_figure(found, phrases.of_gaps(found.trace.programs, after_tools=True))
+    starts = starts_figure(found, phrases.of_starts(loaded))
     yield from filter(None, [tool_times, starts])
 
 
