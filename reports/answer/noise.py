@@ -111,7 +111,7 @@ def noise_at(points: Sequence[Point], arms: Mapping[str, str], load: str | None)
     )
 
 
-def noise(
+def findings_and_caveats(
     points: Sequence[Point], arms: Mapping[str, str], load: str
 ) -> tuple[list[str], list[str]]:
     """Return findings and caveats about the load of the answer."""

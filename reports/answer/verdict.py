@@ -12,6 +12,7 @@ from functools import partial
 
 import pandas as pd
 
+from reports.answer import noise
 from reports.answer.capacity_context import noun_of
 from reports.answer.caveats import (
     caveats_of,
@@ -31,16 +32,6 @@ from reports.answer.findings import (
 )
 from reports.answer.headline import NEGLIGIBLE, Contender, Ranking
 from reports.answer.left_out import points_left_out, so_far, valid_points
-from reports.answer.noise import (
-    different_times,
-    in_words,
-    is_noise_covered,
-    noise,
-    noise_at,
-    second_arms,
-    untested,
-    without_intervals,
-)
 from reports.answer.provenance import provenance as provenance_of
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
@@ -100,13 +91,13 @@ def answer(
 ) -> Answer:
     """Return the answer. `also` is an additional caveat."""
     baseline, provenance = sweep.baseline, provenance_of(sweep)
-    noun, different = noun_of(sweep), different_times(results, sweep)
+    noun, different = noun_of(sweep), noise.different_times(results, sweep)
     caveats = (
         *filter(None, [also]),
         *different,
         *caveats_of(points, results, sweep, at_rates=True),
     )
-    arms, every = second_arms(sweep), points
+    arms, every = noise.second_arms(sweep), points
     measured = [p for p in points if not (p.variant in arms or p.reference == UNLIMITED_KV)]
     points = valid_points(measured)
     contenders = [p for p in points if not p.reference]
@@ -124,12 +115,12 @@ def answer(
     possible, reference_finding = possible_gain(here, base, winner)
     versus = _versus(sweep)
     rivals = [p for p in here if p is not winner and not p.reference and p.variant != baseline]
-    level = _tied(rivals, winner, results, versus, noise_at(every, arms, load).mean)
+    level = _tied(rivals, winner, results, versus, noise.noise_at(every, arms, load).mean)
     short = short_run(winner, sweep)
-    of_noise, within_noise = noise(every, arms, load)
+    of_noise, within_noise = noise.findings_and_caveats(every, arms, load)
     invalid = cells_without_a_valid_result(results)
     rest = [caveat for caveat in caveats if caveat not in invalid]
-    caveats = (*invalid, *untested(sweep), *within_noise, *short, *rest)
+    caveats = (*invalid, *noise.untested(sweep), *within_noise, *short, *rest)
     if jobs_per_cell(winner, sweep) == 1:
         sentence = " ".join([_one_job(there, noun), *left_out])
         return Answer(sentence, tuple(of_noise), caveats, provenance, load)
@@ -164,16 +155,16 @@ def answer(
 
 def _versus(sweep: SweepRecord) -> Callable[[pd.DataFrame, pd.DataFrame], Comparison | None]:
     versus = partial(compare, steady=sweep.steady_state)
-    if is_noise_covered(sweep):
+    if noise.is_noise_covered(sweep):
         return versus
-    return lambda base, own: without_intervals(versus(base, own))
+    return lambda base, own: noise.without_intervals(versus(base, own))
 
 
 def _ranking(
     winner: Point, level: Sequence[Point], base: Point | None, everyone: int, sweep: SweepRecord
 ) -> Ranking:
     """`level`: the variants that tie with the winner. `everyone`: how many were compared."""
-    best, tie = [winner, *level], f"are not distinguished with {in_words(sweep)}"
+    best, tie = [winner, *level], f"are not distinguished with {noise.in_words(sweep)}"
     gain = None if winner.against is None else winner.against.mean
     if base is not None and base is not winner and gain is not None:
         if abs(gain.value - 1) <= NEGLIGIBLE:
@@ -265,11 +256,11 @@ def _tied(
     winner: Point,
     results: Results,
     versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
-    noise: float,
+    log_noise: float,
 ) -> list[Point]:
     """Return the variants that are not distinguished from the winner, or differ by no more than two
-    measurements of one variant, whose log ratio is `noise`. One seed cannot show a tie, unless the
-    results are equal: behind one router two policies can act the same."""
+    measurements of one variant, whose log ratio is `log_noise`. One seed cannot show a tie, unless
+    the results are equal: behind one router two policies can act the same."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied = []
@@ -282,6 +273,6 @@ def _tied(
         if not gain.mean.has_interval:
             if abs(gain.mean.value - 1) <= ROUNDING:
                 tied.append(point)
-        elif not widened_by(gain.mean, noise).differs_from_one:
+        elif not widened_by(gain.mean, log_noise).differs_from_one:
             tied.append(point)
     return tied

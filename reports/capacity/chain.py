@@ -10,14 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from reports.capacity.estimate import (
-    Capacity,
-    Outcome,
-    bracket,
-    capacity,
-    crossing,
-    locates,
-)
+from reports.capacity import estimate
+from reports.capacity.estimate import Capacity, Outcome
 from reports.loads import Ends, Ladder
 
 LONGEST_STRIDE = 14
@@ -57,11 +51,11 @@ def next_load(
         if (load := ends.ladder.rung(k)) not in known:
             return load
         path.append(known[load])
-    return capacity(path, ends)
+    return estimate.capacity(path, ends)
 
 
 def _next_rung(path: list[Outcome], start: float, ends: Ends, idle: float) -> int | None:
-    below, above = bracket(path)
+    below, above = estimate.bracket(path)
     if below is not None and above is not None:
         return _within(ends.ladder, below, above, idle)
     if below is not None:
@@ -75,7 +69,7 @@ def _next_rung(path: list[Outcome], start: float, ends: Ends, idle: float) -> in
 
 
 def _within(ladder: Ladder, below: Outcome, above: Outcome, idle: float) -> int | None:
-    if locates(ladder, below, above):
+    if estimate.locates(ladder, below, above):
         return None
     rungs = ladder.rungs_between(below.load, above.load)
     low, high = ladder.position(below.load), ladder.position(above.load)
@@ -129,7 +123,7 @@ def _load(outcome: Outcome, idle: float) -> float | None:
 def _between(below: Outcome, above: Outcome, idle: float) -> float:
     low, high = _load(below, idle), _load(above, idle)
     if low is None or high is None or not low < 1 - idle < high:
-        return crossing(below, above) or _beyond(below, idle)
+        return estimate.crossing(below, above) or _beyond(below, idle)
     share = math.log((1 - idle) / low) / math.log(high / low)
     return below.load * math.exp(share * math.log(above.load / below.load))
 

@@ -14,16 +14,9 @@ import numpy as np
 import pandas as pd
 
 from reports.capacity.estimate import Kind
+from reports.compare import verdict
 from reports.compare.baseline import Bounds, Capacities, Place, Side, Unstable
-from reports.compare.verdict import (
-    CAPACITY,
-    NONE_SUSTAINED,
-    NOT_STEADY,
-    STEADY,
-    SUSTAINED,
-    Change,
-    Outcome,
-)
+from reports.compare.verdict import Change, Outcome
 from reports.statistics.bootstrap import Estimate
 from servers.basics.phrasing import counted, listed
 
@@ -63,7 +56,7 @@ def steadiness(
     return Change(
         variant,
         load,
-        STEADY,
+        verdict.STEADY,
         len(seeds),
         _steady_seeds(len(before), len(seeds)),
         _steady_seeds(len(after), len(seeds)),
@@ -76,7 +69,7 @@ def steadiness(
 def _steady_seeds(steady: int, seeds: int) -> str:
     if steady == seeds:
         return "stable"
-    return f"{steady} of {seeds} seeds stable" if steady else NOT_STEADY
+    return f"{steady} of {seeds} seeds stable" if steady else verdict.NOT_STEADY
 
 
 def seeds_in_words(some: Sequence[int], seeds: Sequence[int]) -> str:
@@ -157,7 +150,7 @@ def _different_ends(base: Unstable, new: Unstable) -> str:
     if before != after:
         return f"ended with {before:,} and {counted(after, 'finished program')}"
     if base.reason != new.reason:
-        return f"{NOT_STEADY}: {base.reason}, and then {new.reason}"
+        return f"{verdict.NOT_STEADY}: {base.reason}, and then {new.reason}"
     one, other = (pd.Series(each.jct_s, dtype=float).sort_index() for each in (base, new))
     return _different_jct(one, other)
 
@@ -184,8 +177,8 @@ def sustained(variant: str, base: Capacities, new: Capacities, limit: float) -> 
         outcome, value = "identical" if same else "undecided", EQUAL
     return Change(
         variant,
-        CAPACITY,
-        SUSTAINED,
+        verdict.CAPACITY,
+        verdict.SUSTAINED,
         len(some),
         _in_words([_known(variant, seed, base) for seed in some], base.unit),
         _in_words([_known(variant, seed, new) for seed in some], new.unit),
@@ -221,7 +214,7 @@ def _one_in_words(known: float | Bounds, unit: str) -> str:
     if isinstance(known, float):
         return f"{known:.3g} {unit}"
     if known.kind is Kind.NEVER:
-        return NONE_SUSTAINED
+        return verdict.NONE_SUSTAINED
     if known.kind is Kind.ALWAYS:
         return f"above {known.sustained or 0.0:.3g} {unit}"
     return "search not finished"

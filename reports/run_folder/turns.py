@@ -17,13 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import UNSET
 
-from reports.run_folder.lines import (
-    CELL_NUMBERS,
-    DISCARD_AND_RERUN,
-    RERUN,
-    find_lines,
-    record_pieces,
-)
+from reports.run_folder import lines
 from reports.run_folder.read import CellRun
 from servers.basics.errors import InvalidRunFolder
 from servers.records.turns import TurnRecord
@@ -76,7 +70,7 @@ def read_with_background(cell: CellRun) -> tuple[Turns, Turns]:
     path = cell.folder / "turns.jsonl"
     refuse_without_turns(cell)
     collected = TurnColumns()
-    for records in record_pieces(path, TurnRecord):
+    for records in lines.record_pieces(path, TurnRecord):
         collected.extend(records)
     return collected.read(cell)
 
@@ -93,11 +87,11 @@ def refuse_without_turns(cell: CellRun) -> None:
 
 def kept_turns(cell: CellRun) -> bool:
     """Return whether a finished cell kept more than its numbers."""
-    return has_turns(cell.folder) or not (cell.folder / CELL_NUMBERS).is_file()
+    return has_turns(cell.folder) or not (cell.folder / lines.CELL_NUMBERS).is_file()
 
 
 def has_turns(cell: Path) -> bool:
-    return find_lines(cell / "turns.jsonl") is not None
+    return lines.find_lines(cell / "turns.jsonl") is not None
 
 
 class TurnColumns:
@@ -124,7 +118,7 @@ class TurnColumns:
             self.extend(self._records)
         pieces, path = self._pieces, cell.folder / "turns.jsonl"
         if not pieces:
-            raise InvalidRunFolder(f"{path}: has no turns; {RERUN}")
+            raise InvalidRunFolder(f"{path}: has no turns; {lines.RERUN}")
         turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
         return _checked(turns, path, live=cell.config.virtual_time is None)
 
@@ -144,7 +138,7 @@ def _checked(turns: Turns, path: Path, *, live: bool) -> tuple[Turns, Turns]:
     if not beside.any():
         return turns, {field: values[:0] for field, values in turns.items()}
     if beside.all():
-        raise InvalidRunFolder(f"{path}: has no turns of jobs; {RERUN}")
+        raise InvalidRunFolder(f"{path}: has no turns of jobs; {lines.RERUN}")
     return only(~beside, turns), only(beside, turns)
 
 
@@ -190,7 +184,7 @@ def _refuse_null(path: Path, turns: Turns, failed: Column, nullable: Sequence[st
     if null.any():
         index, field = map(int, np.argwhere(null)[0])
         raise InvalidRunFolder(
-            f"{path}, line {index + 1}: a turn lacks {required[field]}; {DISCARD_AND_RERUN}"
+            f"{path}, line {index + 1}: a turn lacks {required[field]}; {lines.DISCARD_AND_RERUN}"
         )
 
 
@@ -199,5 +193,5 @@ def _refuse_backwards(path: Path, turns: Turns, failed: Column) -> None:
     if backwards.any():
         line = int(np.argmax(backwards)) + 1
         raise InvalidRunFolder(
-            f"{path}, line {line}: a turn ends before it begins; {DISCARD_AND_RERUN}"
+            f"{path}, line {line}: a turn ends before it begins; {lines.DISCARD_AND_RERUN}"
         )
