@@ -1,7 +1,6 @@
 """Renews the tables of docs/reference/run-folder.md from the records of `servers.records`.
 
-`make run-folder` runs it; a test checks that the page is current. Fields of turns.jsonl and
-engine.jsonl have their meaning in annotations, fields of JSON documents in docstrings.
+`make run-folder` runs it; a test checks that the page is current.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any, get_args, get_type_hints
 
 from msgspec import Struct
 
-from reports.run_folder.document import Field, fields_of
 from servers.basics.atomic import write_file
 from servers.records.cell import CellRecord
 from servers.records.done import DoneRecord
@@ -24,11 +22,12 @@ from servers.records.sweep import SweepRecord, VariantRecord
 from servers.records.turns import EventRecord, TurnRecord
 
 PAGE = Path(__file__).parents[1] / "docs/reference/run-folder.md"
-LINES: dict[str, type[Struct]] = {"turns.jsonl": TurnRecord, "engine.jsonl": EventRecord}
-DOCUMENTS: dict[str, type[Struct]] = {
+RECORDS: dict[str, type[Struct]] = {
     "both": RunSettings,
     "sweep.json": SweepRecord,
     "cell.json": CellRecord,
+    "turns.jsonl": TurnRecord,
+    "engine.jsonl": EventRecord,
     "done.json": DoneRecord,
 }
 ELSEWHERE: dict[type[Struct], type[Struct]] = {
@@ -37,33 +36,23 @@ ELSEWHERE: dict[type[Struct], type[Struct]] = {
     VariantRecord: CellRecord,
 }
 """Records whose fields another record explains."""
-RESULTS = ("done.json",)
+SHOWING_PARTS = ("done.json",)
 """Documents of which the page also shows the parts of fields, such as `window.from_s`."""
-LINES_HEAD = "| field | meaning | null or absent |\n|---|---|---|\n"
 HEAD = "| field | meaning |\n|---|---|\n"
 
 
 def page(text: str) -> str:
-    for name in (*LINES, *DOCUMENTS):
+    """Return the page with current tables."""
+    for name, record in RECORDS.items():
         before, begin, rest = text.partition(f"<!-- fields of {name} -->\n")
         _, end, after = rest.partition("<!-- end of fields -->\n")
-        text = before + begin + _table(name) + end + after
+        rows = (
+            f"| `{field}` | {meaning} |\n"
+            for field, meaning in documented(record)
+            if "." not in field or name in SHOWING_PARTS
+        )
+        text = before + begin + HEAD + "".join(rows) + end + after
     return text
-
-
-def _table(name: str) -> str:
-    if name in LINES:
-        return LINES_HEAD + "".join(map(_line_row, fields_of(LINES[name])))
-    rows = (
-        f"| `{field}` | {meaning} |\n"
-        for field, meaning in documented(DOCUMENTS[name])
-        if "." not in field or name in RESULTS
-    )
-    return HEAD + "".join(rows)
-
-
-def _line_row(field: Field) -> str:
-    return f"| `{field.name}` | {field.meaning} | {field.null} |\n"
 
 
 def documented(

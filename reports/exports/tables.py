@@ -20,7 +20,6 @@ from reports.metrics.alone import machine_of
 from reports.metrics.jct import job_columns
 from reports.metrics.steady import measured_turns
 from reports.metrics.waterfall import WATERFALL
-from reports.run_folder.document import fields_of
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import CellRun
 from reports.run_folder.turns import HITS, PARTS, TRANSFER, read_columns
@@ -36,8 +35,10 @@ OF_CELL: dict[str, Kind] = {
     "agents": "whole", "seed": "whole",
 }  # fmt: skip
 KINDS: dict[str, Kind] = {
-    "str": "text", "tuple": "texts", "int": "whole", "float": "number", "bool": "flag",
+    "str": "text", "tuple[str, ...]": "texts", "Count": "whole", "Tokens": "whole",
+    "Seconds": "number", "bool": "flag",
 }  # fmt: skip
+"""By the type in `TurnRecord`, without null."""
 TURN_COLUMNS = (
     *("program_id", "turn", "job_id", "job_index", "background", "replica", "prefill_replica"),
     *("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"),
@@ -45,7 +46,7 @@ TURN_COLUMNS = (
     *("transfer_tokens", "preemptions", "pinned_hit"),
     *("gap_s", "gap_provenance", "wait_s", "tools", "error"),
 )
-_TYPES = {field.name: field.type for field in fields_of(TurnRecord)}
+_TYPES = {name: kind.split(" | ")[0] for name, kind in TurnRecord.__annotations__.items()}
 TURNS: dict[str, Kind] = {
     **OF_CELL,
     **{name: KINDS[_TYPES[name]] for name in TURN_COLUMNS},

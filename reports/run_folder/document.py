@@ -1,64 +1,19 @@
 """Reads a JSON document of a run folder as its record (`servers.records`).
 
 A run folder may come from an untrusted source, so all fields of the record are checked. Other
-fields are allowed and ignored. `fields_of` lists the fields of a record with their meanings.
+fields are allowed and ignored.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TypeVar
 
-from msgspec import Meta, Struct, UnsetType, ValidationError
+from msgspec import Struct, ValidationError
 from msgspec.json import decode
 
 from servers.basics.errors import InvalidRunFolder
 from servers.basics.text import MALFORMED, brief, line_problem, one_line
-
-
-class Field(NamedTuple):
-    name: str
-    type: str
-    """The Python type without null: `str`, `int`, `float`, `bool`, `tuple`, …"""
-    unit: str
-    meaning: str
-    null: str
-    """When the field is null or left out; "" if never."""
-
-
-def fields_of(record: type[Struct]) -> tuple[Field, ...]:
-    """Return the fields of a record type in the order in which they are written."""
-    hints = get_type_hints(record, include_extras=True)
-    return tuple(_field(name, hints[name]) for name in record.__struct_fields__)
-
-
-def _field(name: str, hint: Any) -> Field:
-    unit = meaning = null = ""
-    kind = ""
-    for part in _parts(hint):
-        if isinstance(part, Meta):
-            extra = part.extra or {}
-            meaning, null = part.description or meaning, extra.get("null", null)
-            unit = extra.get("unit", unit)
-        elif part not in (type(None), UnsetType):
-            kind = (get_origin(part) or part).__name__
-    return Field(name, kind, unit, meaning, null)
-
-
-def _parts(hint: Any) -> Iterator[Any]:
-    """Yield the types of a union, without their annotations, and all annotations."""
-    if get_origin(hint) is Annotated:
-        inner, *notes = get_args(hint)
-        yield from _parts(inner)
-        yield from notes
-    elif isinstance(hint, types.UnionType) or str(get_origin(hint)) == "typing.Union":
-        for part in get_args(hint):
-            yield from _parts(part)
-    else:
-        yield hint
-
 
 T = TypeVar("T", bound=Struct)
 

@@ -14,21 +14,16 @@ from servers.basics.text import CONTROL, MAX_CHARACTERS
 MAX_VALUE = 10**15
 """Upper bound of seconds, tokens and blocks; sums of a million such values stay finite."""
 
-Seconds = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE, extra={"unit": "s"})]
+Seconds = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE)]
 Count = Annotated[int, Meta(ge=0, le=MAX_VALUE)]
-Tokens = Annotated[int, Meta(ge=0, le=MAX_VALUE, extra={"unit": "tokens"})]
-Blocks = Annotated[int, Meta(ge=0, le=MAX_VALUE, extra={"unit": "KV blocks"})]
+Tokens = Annotated[int, Meta(ge=0, le=MAX_VALUE)]
+Blocks = Annotated[int, Meta(ge=0, le=MAX_VALUE)]
 Scalar = str | int | float | bool | None
 Integer = Annotated[int, Meta(ge=-MAX_VALUE, le=MAX_VALUE)]
 Number = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE)]
 Rate = Annotated[float, Meta(gt=0, le=MAX_VALUE)]
 Printable = Annotated[str, Meta(pattern=rf"\A[^{CONTROL}]*\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=rf"\A[^{CONTROL}]*\Z")]
-
-
-def meaning(text: str, null: str = "") -> Meta:
-    """Document a field; `null` is the condition under which it is null or left out."""
-    return Meta(description=text, extra={"null": null})
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
