@@ -63,8 +63,7 @@ def routers() -> list[tuple[str, str, str, str]]:
 
 
 def hardware() -> list[tuple[str, str, str, str]]:
-    from servers.profiles import HARDWARE
-    from servers.profiles.machines.prices import LIST_PRICES
+    from servers.profiles.machines.gpus import HARDWARE, LIST_PRICES
 
     return [
         (

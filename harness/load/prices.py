@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 from harness.load.option import elements
 from servers.basics.errors import InvalidInput
 from servers.basics.nearest import did_you_mean
-from servers.profiles.machines.gpus import HARDWARE
-from servers.profiles.machines.prices import LIST_PRICES
+from servers.profiles.machines.gpus import HARDWARE, LIST_PRICES
 from servers.records.settings import Numbers
 from servers.records.sweep import ApiPriceRecord, PriceRecord
 

@@ -42,7 +42,7 @@ from reports.statistics.capacities import VariantCapacity
 from servers.basics.errors import InvalidInput
 from servers.profiles import HARDWARE
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.machines.prices import LIST_PRICES
+from servers.profiles.machines.gpus import LIST_PRICES
 from servers.records.sweep import PriceRecord
 from tests.sentences import mentions
 from traces import Program, Turn

@@ -11,7 +11,7 @@ from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
 from servers.profiles.cpu_time import StepTimes
 from servers.profiles.machines.gpu_file import gpu_of_file, with_name
-from servers.profiles.machines.prices import LIST_PRICES
+from servers.profiles.machines.gpus import LIST_PRICES
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import VllmInstallation
 from tests.sentences import mentions
