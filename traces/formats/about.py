@@ -33,15 +33,15 @@ class About:
     """Keys by which a file that is not recognised resembles the format, for each kind of its files
     (`traces.formats.look_alikes`)."""
     holds: str
-    tokens: str
+    tokens: str = "recorded"
     """Where token counts come from."""
     tool_times: str
     """Where tool times come from; `UNRECORDED` if nowhere."""
-    repeats: str
+    repeats: str = "inferred"
     """Source of a prompt's repeated part: measured (hashes or texts), inferred, or stated."""
-    starts: bool
+    starts: bool = True
     """Whether starts are recorded, for `--arrivals recorded`."""
-    sub_agents: bool
+    sub_agents: bool = False
     accuracy: str = ""
     """What is inferred, and how accurately."""
     without: str = ""

@@ -41,10 +41,7 @@ ABOUT = About(
     order=4,
     keys=(("sessionId", "projectHash", "messages"),),
     holds="sessions of Gemini CLI",
-    tokens="recorded",
     tool_times=PERMISSION,
-    repeats="inferred",
-    starts=True,
     sub_agents=True,
     accuracy="known from synthetic samples only",
 )

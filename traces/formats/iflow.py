@@ -18,11 +18,7 @@ ABOUT = About(
     name="iflow",
     order=2,
     holds="sessions of iFlow CLI",
-    tokens="recorded",
     tool_times=PERMISSION,
-    repeats="inferred",
-    starts=True,
-    sub_agents=False,
     accuracy="known from a description only",
     without="without token counts: refused",
 )

@@ -38,11 +38,7 @@ ABOUT = About(
     name="mini-swe-agent",
     order=5,
     holds="trajectories of mini-swe-agent",
-    tokens="recorded",
     tool_times="measured (v2), inferred (v1)",
-    repeats="inferred",
-    starts=True,
-    sub_agents=False,
     accuracy="v1's tool times: median to about a second, mean too high",
     without="without usage: refused",
 )

@@ -34,10 +34,8 @@ ABOUT = About(
     order=0,
     keys=(("format", "id", "turns.prompt_tokens", "turns.output_tokens"),),
     holds="programs in Turnstile's own format",
-    tokens="recorded",
     tool_times="as the file says",
     repeats=STATED,
-    starts=True,
     sub_agents=True,
     accuracy="repeats from lengths if no turn has `kept_tokens`",
 )

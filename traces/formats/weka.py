@@ -36,7 +36,6 @@ ABOUT = About(
     order=6,
     keys=(("id", "block_size", "requests.in", "requests.out"),),
     holds="coding sessions with block hashes",
-    tokens="recorded",
     tool_times="measured, else inferred",
     repeats=MEASURED,
     starts=False,

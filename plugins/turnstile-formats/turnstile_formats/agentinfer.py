@@ -19,10 +19,7 @@ from traces.program import Program
 ABOUT = About(
     name="agentinfer",
     holds="requests of AgentInfer's benchmark",
-    tokens="recorded",
     tool_times=MEASURED,
-    repeats="inferred",
-    starts=True,
     sub_agents=True,
     accuracy=f"{LENGTHS}; tools have no names",
     title="AgentInfer (`requests.jsonl`)",

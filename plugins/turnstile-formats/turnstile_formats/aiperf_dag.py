@@ -31,7 +31,6 @@ ABOUT = About(
     holds="benchmark inputs, not recordings",
     tokens="inferred",
     tool_times="unstated",
-    repeats="inferred",
     starts=False,
     sub_agents=True,
     accuracy=f"{BY_TEXT}; outputs are `max_tokens`",

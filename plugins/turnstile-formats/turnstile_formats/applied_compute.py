@@ -20,11 +20,9 @@ from traces.program import Program, Turn
 ABOUT = About(
     name="applied-compute",
     holds="lengths and tool latencies per session",
-    tokens="recorded",
     tool_times="unstated",
     repeats=MEASURED,
     starts=False,
-    sub_agents=False,
     accuracy="tools have no names",
     without="without starts: `--arrivals recorded` is refused",
     title="Applied Compute",

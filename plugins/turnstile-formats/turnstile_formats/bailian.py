@@ -21,11 +21,8 @@ from traces.program import Program
 ABOUT = About(
     name="bailian",
     holds="requests of a service, with block hashes",
-    tokens="recorded",
     tool_times="inferred",
     repeats=MEASURED,
-    starts=True,
-    sub_agents=False,
     accuracy=f"{CALL_END}; gaps are people's pauses",
     without=SINGLE,
     title="Qwen-Bailian",

@@ -25,11 +25,8 @@ from traces.program import Program
 ABOUT = About(
     name="bfcl",
     holds="results of the Berkeley leaderboard",
-    tokens="recorded",
     tool_times=UNRECORDED,
-    repeats="inferred",
     starts=False,
-    sub_agents=False,
     accuracy=LENGTHS,
     without=DRAW,
     title="BFCL (`BFCL_v4_*_result.json`)",

@@ -26,11 +26,7 @@ from traces.program import Program, Turn
 ABOUT = About(
     name="llmservingsim",
     holds="workloads of LLMServingSim",
-    tokens="recorded",
     tool_times="unstated",
-    repeats="inferred",
-    starts=True,
-    sub_agents=False,
     accuracy=LENGTHS,
     without=SINGLE,
     title="LLMServingSim",
