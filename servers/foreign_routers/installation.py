@@ -9,14 +9,11 @@ imported; its version is read from its metadata.
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from servers.basics.checkout import make_or
 from servers.basics.errors import Unavailable
-from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
+from servers.processes.package_version import package_version, pythons
 from servers.vllm.plugin.cost_curve import CostCurve
 
 
@@ -49,7 +46,6 @@ NOT_ON_PYPI = {
     "git+https://github.com/ThunderAgent-org/ThunderAgent"
 }
 """The commands that install packages which `make routers` does not."""
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +58,14 @@ class RouterInstallation:
 
 def find_installation(package: str) -> RouterInstallation:
     """Return the first environment with the package. Raises Unavailable."""
-    pythons = list(_candidates(package))
-    for python in pythons:
-        version = _version(python, package)
+    variable, remedy = PYTHON[package], _remedy(package)
+    found = list(pythons(os.environ.get(variable), FOLDER[package]))
+    for python in found:
+        version = package_version(python, package, variable, remedy)
         if version is not None:
             return RouterInstallation(python, version)
-    where = f" in {', '.join(pythons)}" if pythons else ""
-    raise Unavailable(f"{package} is not installed{where}; {_remedy(package)}")
-
-
-def _candidates(package: str) -> Iterator[str]:
-    if chosen := os.environ.get(PYTHON[package]):
-        yield chosen
-        return
-    for folder in dict.fromkeys((Path.cwd(), ROOT)):
-        python = folder / FOLDER[package] / "bin/python"
-        if python.exists():
-            yield str(python)
+    where = f" in {', '.join(found)}" if found else ""
+    raise Unavailable(f"{package} is not installed{where}; {remedy}")
 
 
 def _remedy(package: str) -> str:
@@ -89,15 +76,3 @@ def _remedy(package: str) -> str:
         f"install it with: {command} (or set {PYTHON[package]} to the Python of an environment "
         "with it)"
     )
-
-
-def _version(python: str, package: str) -> str | None:
-    """Return the version of the package, or None if the environment lacks it."""
-    try:
-        return package_version(python, package)
-    except OSError as error:
-        raise Unavailable(
-            f"{PYTHON[package]} {python}: {error.strerror}; {_remedy(package)}"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None

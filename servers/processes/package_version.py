@@ -1,21 +1,54 @@
-"""Reads the version of a package in another Python environment, without importing the package."""
+"""Finds packages in other Python environments, without importing them."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+from servers.basics.errors import Unavailable
+
+ROOT = Path(__file__).resolve().parents[2]
 PROBE = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 PROBE_TIMEOUT_S = 60.0
 
 
-def package_version(python: str, package: str) -> str | None:
-    """Return the version, or None if the environment lacks the package. Raises OSError if the
-    Python cannot be started, and subprocess.TimeoutExpired."""
-    process = subprocess.run(  # noqa: S603
-        [python, "-c", PROBE, package],
-        capture_output=True,
-        text=True,
-        timeout=PROBE_TIMEOUT_S,
-        check=False,
-    )
+def pythons(chosen: str | None, *environments: str, module: str | None = None) -> Iterator[str]:
+    """Yield only the chosen Python, if there is one; else the running one, if it has the module,
+    and those of the environments in the working directory and next to Turnstile's sources."""
+    if chosen:
+        yield chosen
+        return
+    if module and importlib.util.find_spec(module) is not None:
+        yield sys.executable
+    for environment in environments:
+        for folder in dict.fromkeys((Path.cwd(), ROOT)):
+            python = folder / environment / "bin/python"
+            if python.exists():
+                yield str(python)
+
+
+def package_version(python: str, package: str, variable: str, remedy: str) -> str | None:
+    """Return the version, or None if the environment lacks the package. Raises Unavailable, which
+    names the variable and the remedy, if the Python cannot be started or does not respond."""
+    try:
+        process = subprocess.run(  # noqa: S603
+            [python, "-c", PROBE, package],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        raise Unavailable(f"{variable} {python}: {error.strerror}; {remedy}") from None
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
     return process.stdout.strip() if process.returncode == 0 else None
+
+
+def at_least(oldest: tuple[int, ...], version: str) -> bool:
+    numbers = re.match(r"\d+(\.\d+)+", version)
+    return numbers is not None and tuple(map(int, numbers[0].split("."))) >= oldest

@@ -34,6 +34,8 @@ def start_parallel(
         if number == 0 and on_progress is not None:
             on_progress(seconds, line)
 
+    if count == 1:  # without a thread, so that an interruption ends it at once
+        return [launch(0, partial(report, 0))]
     with ThreadPoolExecutor(count) as pool:
         starts = [pool.submit(launch, number, partial(report, number)) for number in range(count)]
         try:

@@ -7,22 +7,15 @@ directory, and that next to Turnstile's sources. Virtual time looks first for
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from servers.basics.checkout import make_or
 from servers.basics.errors import NotInstalled, Unavailable
-from servers.processes.package_version import PROBE_TIMEOUT_S, package_version
+from servers.processes.package_version import at_least, package_version, pythons
 
 VARIABLE = "TURNSTILE_SGLANG_PYTHON"
-ROOT = Path(__file__).resolve().parents[2]
 OLDEST = (0, 5, 23)
 """The version whose code was read. It is the first that is known to have every flag."""
 TESTED = ("0.5.23",)
@@ -72,38 +65,16 @@ def _scheduler_remedy() -> str:
 
 
 def _first(environments: tuple[str, ...], remedy: str) -> SglangInstallation:
-    python = next(_candidates(environments), None)
+    chosen = os.environ.get(VARIABLE)
+    python = next(pythons(chosen, *environments, module="sglang"), None)
     if python is None:
         raise NotInstalled(f"SGLang is not installed; {remedy}")
-    try:
-        version = package_version(python, "sglang")
-    except OSError as error:
-        raise Unavailable(f"{VARIABLE} {python}: {error.strerror}; {remedy}") from None
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
+    version = package_version(python, "sglang", VARIABLE, remedy)
     if version is None:
         raise NotInstalled(f"{python} has no SGLang; {remedy}")
-    if not _new_enough(version):
+    if not at_least(OLDEST, version):
         oldest = ".".join(map(str, OLDEST))
         raise Unavailable(
             f"{python} has SGLang {version}, but Turnstile needs {oldest} or newer; {remedy}"
         )
     return SglangInstallation(python, version)
-
-
-def _candidates(environments: tuple[str, ...]) -> Iterator[str]:
-    if chosen := os.environ.get(VARIABLE):
-        yield chosen
-        return
-    if importlib.util.find_spec("sglang") is not None:
-        yield sys.executable
-    for environment in environments:
-        for folder in dict.fromkeys((Path.cwd(), ROOT)):
-            python = folder / environment / "bin/python"
-            if python.exists():
-                yield str(python)
-
-
-def _new_enough(version: str) -> bool:
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    return numbers is not None and tuple(map(int, numbers.groups())) >= OLDEST

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from servers.processes.package_version import ROOT
 from servers.remote.client import EngineProcess
-from servers.sglang.find_sglang import ROOT
 
 SETTINGS = ("SGLANG_", "SGL_", "IN_BATCH_PREFIX_")
 """Beginnings of the variables that change SGLang's decisions."""

@@ -7,24 +7,17 @@ version is read from the package's metadata.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from servers.basics.checkout import make_or
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import NotInstalled, Unavailable
+from servers.processes.package_version import PROBE_TIMEOUT_S, at_least, pythons
 from servers.vllm.plugin.compatibility import OLDEST
-
-ROOT = Path(__file__).resolve().parents[3]
-PROBE_TIMEOUT_S = 60.0
 
 PROBE = """
 import importlib.metadata as m, importlib.util, json, pathlib
@@ -76,7 +69,8 @@ class VllmInstallation:
 
 def find_vllm(python_option: str | None = None) -> VllmInstallation:
     """Return the first installation. Raises Unavailable, with the command to install it."""
-    python = next(_candidates(python_option), None)
+    chosen = python_option or os.environ.get("TURNSTILE_VLLM_PYTHON")
+    python = next(pythons(chosen, ".venv-vllm", module="vllm"), None)
     if python is None:
         raise NotInstalled(f"vLLM is not installed; {install_hint()}")
     return probe(python)
@@ -117,7 +111,7 @@ def probe(python: str) -> VllmInstallation:
         raise Unavailable(f"--vllm-python {python} is not a usable Python: {last}") from None
     if version is None:
         raise Unavailable(f"{python} has no vLLM; {install_hint()}")
-    if not _new_enough(version):
+    if not at_least(OLDEST, version):
         raise Unavailable(
             f"{python} has vLLM {version}, but Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
             + install_hint()
@@ -134,23 +128,6 @@ def probe(python: str) -> VllmInstallation:
         facts["trace_replay"],
         tuple(facts["lacks"]),
     )
-
-
-def _candidates(python_option: str | None) -> Iterator[str]:
-    if chosen := python_option or os.environ.get("TURNSTILE_VLLM_PYTHON"):
-        yield chosen
-        return
-    if importlib.util.find_spec("vllm") is not None:
-        yield sys.executable
-    for folder in (Path.cwd(), ROOT):
-        python = folder / ".venv-vllm/bin/python"
-        if python.exists():
-            yield str(python)
-
-
-def _new_enough(version: str) -> bool:
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= OLDEST
 
 
 def gpu_names() -> list[str]:

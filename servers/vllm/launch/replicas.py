@@ -7,7 +7,6 @@ stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,38 +29,24 @@ def launch_replicas(
 ) -> list[VllmServer]:
     """Start `count` servers. One server uses `folder`, several use `replica-0`, `replica-1`, … in
     it. Raises the errors of `launch`."""
-    if count == 1:
-        return [
-            launch(
-                config,
-                folder,
-                port=port,
-                python=python,
-                ready_within_s=ready_within_s,
-                on_progress=on_progress,
-            )
-        ]
-    if port is not None:
+    if count > 1 and port is not None:
         raise InvalidInput(f"--port {port}: {count} replicas need different ports; remove --port")
-    vllm = find_vllm(python) if config.image is None else vllm_in_image(python)
-    shares = machine_shares(config, vllm, count)
+    shares: list[dict[str, str]] = [{}]
+    if count > 1:
+        vllm = find_vllm(python) if config.image is None else vllm_in_image(python)
+        shares = machine_shares(config, vllm, count)
 
     def launch_one(number: int, on_progress: Progress) -> VllmServer:
-        env = {**config.env, **shares[number]}
         return launch(
-            replace(config, env=env),
-            folder / f"replica-{number}",
+            replace(config, env={**config.env, **shares[number]}),
+            folder if count == 1 else folder / f"replica-{number}",
+            port=port,
             python=python,
             ready_within_s=ready_within_s,
             on_progress=on_progress,
         )
 
     return start_parallel(count, launch_one, on_progress)
-
-
-def stop(servers: Iterable[VllmServer]) -> None:
-    for server in servers:
-        server.stop()
 
 
 def machine_shares(
