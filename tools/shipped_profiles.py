@@ -19,7 +19,7 @@ from servers.basics.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import MODELS
 from servers.profiles.from_tables import Tables, fitted_to_tables
 from servers.profiles.machines.gpus import OPERATOR_TABLES
-from servers.profiles.reference_steps import DECODES, MIXED, PREFILLS
+from servers.profiles.reference_steps import STEPS
 from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.shipped import FOLDER, ShippedSteps
 
@@ -68,13 +68,8 @@ def _steps(times: StepSeconds, reach: Reach) -> ShippedSteps:
 
 def reference_ms(times: StepSeconds, reach: Reach) -> tuple[float | None, ...]:
     """Return what the tables give for `reference_steps`, in that order."""
-    shapes = [
-        *((n, cached, 0, 0) for n, cached in PREFILLS),
-        *((0, 0, batch, context) for batch, context in DECODES),
-        *MIXED,
-    ]
     found: list[float | None] = []
-    for n, cached, batch, context in shapes:
+    for n, cached, batch, context in STEPS:
         if max(n + cached, context) > reach.longest:
             found.append(None)
         elif not batch:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from servers.profiles.measured import StrictModel
+from servers.profiles.fit import StrictModel
 
 FILE = Path(__file__).with_name("end-to-end.json")
 

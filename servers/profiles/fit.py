@@ -17,6 +17,7 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from servers.basics.clock import PS_PER_S
 
@@ -41,15 +42,20 @@ class Observation:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Coefficients:
-    base_ps: int
-    weights_ps: int
-    token_ps: int
-    sequence_ps: int
-    context_ps: int
-    pair_ps: int
-    request_ps: int
+class StrictModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Steps(StrictModel):
+    """Coefficients of `servers.profiles.Profile`."""
+
+    base_ps: int = Field(ge=0)
+    weights_ps: int = Field(ge=0)
+    token_ps: int = Field(ge=0)
+    sequence_ps: int = Field(ge=0, default=0)
+    context_ps: int = Field(ge=0)
+    pair_ps: int = Field(ge=0)
+    request_ps: int = Field(ge=0)
     """Round trip of a request: HTTP and tokenizer. Not part of a step."""
 
     def seconds(self, o: Observation) -> float:
@@ -73,7 +79,7 @@ def decode_step(batch: int, context: float, seconds: float) -> Observation:
     return Observation((batch,), batch, batch * context, 0, False, seconds)
 
 
-def fit_steps(observations: Sequence[Observation]) -> Coefficients:
+def fit_steps(observations: Sequence[Observation]) -> Steps:
     max_tokens = max(max(o.steps) for o in observations)
     knees: list[float] = np.geomspace(1, max_tokens, KNEES).tolist()
     best = min(range(KNEES), key=lambda k: _fit_at(observations, knees[k])[0])
@@ -82,7 +88,8 @@ def fit_steps(observations: Sequence[Observation]) -> Coefficients:
     fits = [(*_fit_at(observations, knee), knee) for knee in fine_knees]
     _, (base, token, sequence, context, pair, request), knee = min(fits, key=lambda fit: fit[0])
     seconds = (base, knee * token, token, sequence, context, pair, request)
-    return Coefficients(*(round(PS_PER_S * s) for s in seconds))
+    ps = (round(PS_PER_S * s) for s in seconds)
+    return Steps.model_validate(dict(zip(Steps.model_fields, ps, strict=True)))
 
 
 def _fit_at(observations: Sequence[Observation], knee: float) -> tuple[float, list[float]]:

@@ -18,14 +18,13 @@ from pydantic import Field, field_validator
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidInput
 from servers.basics.least_squares import nonnegative_factors
+from servers.profiles.fit import Steps, StrictModel
 from servers.profiles.measured import (
     MIN_MEASUREMENTS,
     DecodeTimes,
     Errors,
     Measured,
     PrefillTimes,
-    Steps,
-    StrictModel,
     decode_name,
     errors_of,
     fitted_curve,
@@ -39,6 +38,8 @@ that a step reads grow with each of its first tokens."""
 RISES_FROM = KNOTS.index(64)
 """From this knot on, a step with more tokens takes no less time. Below it the time may fall: tables
 of FP8 experts have batches of one turn that are slower than batches of eight."""
+OTHERS = ("token_ps", "decode_ps", "prefill_ps", "mean_context_ps", "context_ps", "pair_ps")
+"""Coefficients besides those of the knots, in the order of `TableStep.terms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class TableStep:
 
     @property
     def terms(self) -> list[float]:
-        """The factor of each coefficient, in the order of `fit_table_steps`."""
+        """The factor of each coefficient: of the knots, and of `OTHERS`."""
         ramps = [1.0, *(min(max(self.tokens - a, 0) / (b - a), 1.0) for a, b in pairwise(KNOTS))]
         values = [here - after for here, after in pairwise(ramps[: RISES_FROM + 1])]
         mean = self.context // self.decodes if self.decodes else 0
@@ -73,56 +74,9 @@ class TableStep:
         return [*values, *ramps[RISES_FROM:], beyond, *flags, mean, self.context, self.pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class TableCoefficients:
-    """Fields of `servers.profiles.TableProfile`. The tables contain neither the time between steps
-    nor the time of a request, so these are 0, and `knots` includes the time to read the weights."""
-
-    knots: tuple[tuple[int, int], ...]
-    token_ps: int
-    decode_ps: int
-    prefill_ps: int
-    mean_context_ps: int
-    context_ps: int
-    pair_ps: int
-    base_ps: int = 0
-    weights_ps: int = 0
-    sequence_ps: int = 0
-    request_ps: int = 0
-
-    def seconds(self, step: TableStep) -> float:
-        values = [ps for _, ps in self.knots]
-        rises = [b - a for a, b in pairwise(values[RISES_FROM:])]
-        weights = [*values[: RISES_FROM + 1], *rises]
-        weights += [self.token_ps, self.decode_ps, self.prefill_ps, self.mean_context_ps]
-        weights += [self.context_ps, self.pair_ps]
-        return float(np.dot(step.terms, weights)) / PS_PER_S
-
-
-def fit_table_steps(seen: Sequence[TableStep]) -> TableCoefficients:
-    relative = np.array([step.terms for step in seen]) / np.array([[s.seconds] for s in seen])
-    size = relative.max(axis=0)
-    scale = np.where(size > 0, size, 1.0)
-    found = nonnegative_factors(relative / scale, np.ones(len(seen)))
-    seconds: list[float] = (found / scale).tolist()
-    values = [*seconds[:RISES_FROM], *np.cumsum(seconds[RISES_FROM : len(KNOTS)]).tolist()]
-    knots = zip(KNOTS, (round(PS_PER_S * value) for value in values), strict=True)
-    others = [round(PS_PER_S * value) for value in seconds[len(KNOTS) :]]
-    return TableCoefficients(tuple(knots), *others)
-
-
-class MixedTime(StrictModel):
-    """Time of a step with one prefill chunk of a prompt and a batch of decodes."""
-
-    tokens: int = Field(ge=1)
-    cached_tokens: int = Field(ge=0)
-    batch: int = Field(ge=1)
-    context: int = Field(ge=1)
-    seconds: float = Field(gt=0)
-
-
 class TableSteps(Steps):
-    """Coefficients of `servers.profiles.TableProfile`."""
+    """Coefficients of `servers.profiles.TableProfile`. The tables contain neither the time between
+    steps nor that of a request, and `knots` includes the time to read the weights."""
 
     knots: tuple[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]], ...]
     decode_ps: int = Field(ge=0)
@@ -136,6 +90,35 @@ class TableSteps(Steps):
         if tokens[:1] != [1] or any(a >= b for a, b in pairwise(tokens)):
             raise ValueError("tokens of knots must rise from 1")
         return knots
+
+    def step_seconds(self, step: TableStep) -> float:
+        values = [ps for _, ps in self.knots]
+        rises = [b - a for a, b in pairwise(values[RISES_FROM:])]
+        weights = [*values[: RISES_FROM + 1], *rises, *(getattr(self, name) for name in OTHERS)]
+        return float(np.dot(step.terms, weights)) / PS_PER_S
+
+
+def fit_table_steps(seen: Sequence[TableStep]) -> TableSteps:
+    relative = np.array([step.terms for step in seen]) / np.array([[s.seconds] for s in seen])
+    size = relative.max(axis=0)
+    scale = np.where(size > 0, size, 1.0)
+    found = nonnegative_factors(relative / scale, np.ones(len(seen)))
+    seconds: list[float] = (found / scale).tolist()
+    values = [*seconds[:RISES_FROM], *np.cumsum(seconds[RISES_FROM : len(KNOTS)]).tolist()]
+    knots = zip(KNOTS, (round(PS_PER_S * value) for value in values), strict=True)
+    others = (round(PS_PER_S * value) for value in seconds[len(KNOTS) :])
+    none = {"base_ps": 0, "weights_ps": 0, "request_ps": 0}
+    return TableSteps(knots=tuple(knots), **none, **dict(zip(OTHERS, others, strict=True)))
+
+
+class MixedTime(StrictModel):
+    """Time of a step with one prefill chunk of a prompt and a batch of decodes."""
+
+    tokens: int = Field(ge=1)
+    cached_tokens: int = Field(ge=0)
+    batch: int = Field(ge=1)
+    context: int = Field(ge=1)
+    seconds: float = Field(gt=0)
 
 
 class Tables(StrictModel):
@@ -215,11 +198,11 @@ def fitted_to_tables(
     found = fit_table_steps([step for steps in by_kind.values() for _, step in steps])
     return {
         **fitted_curve(prefill),
-        "steps": TableSteps.model_validate(found, from_attributes=True),
+        "steps": found,
         **{
             field: errors_of(
                 [step.seconds for _, step in steps],
-                [found.seconds(step) for _, step in steps],
+                [found.step_seconds(step) for _, step in steps],
                 [name for name, _ in steps],
             )
             for field, steps in by_kind.items()

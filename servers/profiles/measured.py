@@ -12,11 +12,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from servers.basics.errors import InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
-from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
+from servers.profiles.fit import Steps, StrictModel, decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_memory import FULL_ATTENTION, STATE, STATE_INSIDE, Groups, is_state
 from servers.profiles.machines.gpus import PCIE4_X16
@@ -29,10 +29,6 @@ LARGE_ERROR = 0.25
 """A fit with a larger relative error gets a note."""
 LARGE_SPREAD = 0.3
 """A profile with a larger `Measured.spread` gets a note. On an idle machine it is about 0.15."""
-
-
-class StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Times = tuple[Annotated[float, Field(gt=0)], ...]
@@ -74,18 +70,6 @@ class Curve(StrictModel):
 
     def seconds(self, tokens: int) -> float:
         return self.base_s + self.linear_s * tokens + self.quadratic_s * tokens**2
-
-
-class Steps(StrictModel):
-    """Coefficients of `servers.profiles.Profile`."""
-
-    base_ps: int = Field(ge=0)
-    weights_ps: int = Field(ge=0)
-    token_ps: int = Field(ge=0)
-    sequence_ps: int = Field(ge=0, default=0)
-    context_ps: int = Field(ge=0)
-    pair_ps: int = Field(ge=0)
-    request_ps: int = Field(ge=0)
 
 
 class Errors(StrictModel):
@@ -235,17 +219,17 @@ def fitted(
         )
     prompts = [prompt(p.tokens, p.cached_tokens, step_tokens, median(p.seconds)) for p in prefill]
     steps = [decode_step(d.batch, d.context, median(d.seconds)) for d in decode]
-    coefficients = fit_steps([*prompts, *steps])
+    found = fit_steps([*prompts, *steps])
     prefill_names = [prompt_name(p.tokens, p.cached_tokens) for p in prefill]
     decode_names = [decode_name(d.batch, d.context) for d in decode]
     return {
         **fitted_curve(prefill),
-        "steps": Steps.model_validate(coefficients, from_attributes=True),
+        "steps": found,
         "prefill_errors": errors_of(
-            [p.seconds for p in prompts], map(coefficients.seconds, prompts), prefill_names
+            [p.seconds for p in prompts], map(found.seconds, prompts), prefill_names
         ),
         "decode_errors": errors_of(
-            [s.seconds for s in steps], map(coefficients.seconds, steps), decode_names
+            [s.seconds for s in steps], map(found.seconds, steps), decode_names
         ),
     }
 

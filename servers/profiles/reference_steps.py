@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 
 from servers.profiles.profile import Profile
 
-PREFILLS = ((8192, 0), (32768, 0), (1024, 31744))
-"""(tokens to compute, cached tokens before them)."""
-DECODES = ((1, 2048), (32, 2048), (32, 16384))
-"""(turns, context tokens of each)."""
-MIXED = ((2048, 7168, 32, 16384),)
-"""The mean chunk of 2,048 tokens of a prompt of 16,384, which attends to as many pairs as an eighth
-of that prompt, and a batch of decodes."""
+STEPS = (
+    *((8192, 0, 0, 0), (32768, 0, 0, 0), (1024, 31744, 0, 0)),
+    *((0, 0, 1, 2048), (0, 0, 32, 2048), (0, 0, 32, 16384)),
+    (2048, 7168, 32, 16384),
+)
+"""(tokens to compute, cached tokens before them, turns that decode, context tokens of each). The
+chunk of the mixed step is the mean one of a prompt of 16,384: it attends to as many pairs as an
+eighth of that prompt."""
 PS_PER_MS = 1_000_000_000
 ONE_STEP = 1 << 20
 """Tokens of a step that computes any of these prompts whole."""
@@ -46,38 +47,23 @@ class ReferenceStep:
 def reference_steps(profile: Profile, step_tokens: int) -> list[ReferenceStep]:
     """Return the points in a fixed order. A prompt is computed in chunks of `step_tokens`, without
     the round trip of its request."""
-    points = [
-        ReferenceStep(
-            "prefill",
-            {"tokens": tokens, "cached": cached},
-            _prompt_ps(profile, step_tokens, tokens, cached) / PS_PER_MS,
-        )
-        for tokens, cached in PREFILLS
-    ]
-    points += [
-        ReferenceStep(
-            "decode",
-            {"batch": batch, "context": context},
-            profile.batch_ps([], [context] * batch) / PS_PER_MS,
-        )
-        for batch, context in DECODES
-    ]
-    points += [
-        ReferenceStep(
-            "mixed",
-            {"tokens": tokens, "cached": cached, "batch": batch, "context": context},
-            profile.batch_ps([(tokens, cached)], [context] * batch) / PS_PER_MS,
-        )
-        for tokens, cached, batch, context in MIXED
-    ]
     kv_tokens = profile.kv_tokens(step_tokens, profile.max_model_len)
-    return [replace(each, fits=_fits(each.what, profile, kv_tokens)) for each in points]
-
-
-def _fits(what: dict[str, int], profile: Profile, kv_tokens: int) -> bool:
-    prompt, context = what.get("tokens", 0) + what.get("cached", 0), what.get("context", 0)
-    total = prompt + what.get("batch", 0) * context
-    return max(prompt, context) <= profile.max_model_len and total <= kv_tokens
+    found = []
+    for tokens, cached, batch, context in STEPS:
+        what = {"tokens": tokens, "cached": cached} if tokens else {}
+        if batch:
+            kind = "mixed" if tokens else "decode"
+            what |= {"batch": batch, "context": context}
+            ps = profile.batch_ps([(tokens, cached)] if tokens else [], [context] * batch)
+        else:
+            kind, begins = "prefill", range(0, tokens, step_tokens)
+            chunks = [(min(step_tokens, tokens - n), cached + n) for n in begins]
+            ps = sum(profile.batch_ps([chunk], []) for chunk in chunks)
+        prompt = tokens + cached
+        fits = max(prompt, context) <= profile.max_model_len
+        fits = fits and prompt + batch * context <= kv_tokens
+        found.append(ReferenceStep(kind, what, ps / PS_PER_MS, fits))
+    return found
 
 
 def beside_tables(
@@ -95,11 +81,3 @@ def beside_tables(
             points, reference_steps(profile, ONE_STEP), tables_ms, strict=True
         )
     ]
-
-
-def _prompt_ps(profile: Profile, step_tokens: int, tokens: int, cached: int) -> int:
-    total = 0
-    for begin in range(0, tokens, step_tokens):
-        chunk = min(step_tokens, tokens - begin)
-        total += profile.batch_ps([(chunk, cached + begin)], [])
-    return total

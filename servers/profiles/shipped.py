@@ -17,9 +17,10 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from servers.profiles.end_to_end import end_to_end_error
+from servers.profiles.fit import StrictModel
 from servers.profiles.from_tables import Tables, TableSteps
 from servers.profiles.machines.gpus import HARDWARE
-from servers.profiles.measured import Errors, StrictModel, large_errors
+from servers.profiles.measured import Errors, large_errors
 from servers.profiles.profile import Profile, TableProfile
 
 FOLDER = Path(__file__).parent / "tables"

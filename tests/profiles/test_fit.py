@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from servers.profiles.fit import (
-    Coefficients,
     Observation,
+    Steps,
     decode_step,
     fit_quadratic,
     fit_steps,
     prompt,
 )
 
-GPU = Coefficients(
+GPU = Steps(
     base_ps=1_000_000_000,
     weights_ps=6_400_000_000,
     token_ps=50_000_000,
@@ -34,8 +34,8 @@ SHAPES: list[Observation] = [
 ]
 
 
-def timed(shape: Observation, coefficients: Coefficients) -> Observation:
-    return replace(shape, seconds=coefficients.seconds(shape))
+def timed(shape: Observation, steps: Steps) -> Observation:
+    return replace(shape, seconds=steps.seconds(shape))
 
 
 def test_the_cost_of_a_prompt_has_full_chunks_a_last_chunk_and_attention_pairs() -> None:
@@ -60,12 +60,19 @@ def test_a_step_of_few_tokens_takes_as_long_as_reading_the_weights() -> None:
 
 def test_exact_times_give_the_original_coefficients() -> None:
     fitted = fit_steps([timed(shape, GPU) for shape in SHAPES])
-    for name in Coefficients.__slots__:
+    for name in Steps.model_fields:
         assert getattr(fitted, name) == pytest.approx(getattr(GPU, name), rel=0.03), name
 
 
 def test_an_engine_that_never_waits_for_weights_gets_no_weight_time() -> None:
-    cpu = Coefficients(5_000_000_000, 120_000_000, 120_000_000, 0, 200_000, 30_000, 8_000_000_000)
+    cpu = Steps(
+        base_ps=5_000_000_000,
+        weights_ps=120_000_000,
+        token_ps=120_000_000,
+        context_ps=200_000,
+        pair_ps=30_000,
+        request_ps=8_000_000_000,
+    )
     fitted = fit_steps([timed(shape, cpu) for shape in SHAPES])
     assert fitted.base_ps + fitted.weights_ps == pytest.approx(5.12e9, rel=0.001)
     assert fitted.token_ps == pytest.approx(120_000_000, rel=0.001)

@@ -12,8 +12,8 @@ from servers.profiles import Profile, TableProfile, profile_of
 from servers.profiles.from_tables import (
     KNOTS,
     RISES_FROM,
-    TableCoefficients,
     TableStep,
+    TableSteps,
     fit_table_steps,
 )
 from servers.profiles.rebuild import prefill_ps
@@ -42,7 +42,7 @@ FIELDS = {
 }
 TABLE = TableProfile(**FIELDS)  # type: ignore[arg-type]
 
-GPU = TableCoefficients(
+GPU = TableSteps(
     knots=tuple(
         (tokens, ps * 10**8)
         for tokens, ps in zip(
@@ -55,6 +55,9 @@ GPU = TableCoefficients(
     mean_context_ps=12_000,
     context_ps=42_000,
     pair_ps=790,
+    base_ps=0,
+    weights_ps=0,
+    request_ps=0,
 )
 """About an 8B model on an H100."""
 SHAPES = [
@@ -106,23 +109,23 @@ def test_a_profile_comes_back_from_json_as_what_it_was() -> None:
 
 
 def timed(shape: tuple[int, int, int, int]) -> TableStep:
-    return TableStep.of(*shape, GPU.seconds(TableStep.of(*shape, 1.0)))
+    return TableStep.of(*shape, GPU.step_seconds(TableStep.of(*shape, 1.0)))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_fit_computes_a_step_as_the_profile_does(shape: tuple[int, int, int, int]) -> None:
     chunk, _, batch, _ = shape
-    profile = TableProfile(**{**FIELDS, **asdict(GPU)})  # type: ignore[arg-type]
+    profile = TableProfile(**{**FIELDS, **GPU.model_dump()})  # type: ignore[arg-type]
     step = TableStep.of(*shape, 1.0)
     ps = profile.step_ps(step.tokens, batch + bool(chunk), step.context, step.pairs)
-    assert 1e12 * GPU.seconds(step) == pytest.approx(ps, rel=1e-9)
+    assert 1e12 * GPU.step_seconds(step) == pytest.approx(ps, rel=1e-9)
 
 
 def test_times_of_the_formula_are_fitted_without_error() -> None:
     found = fit_table_steps([timed(shape) for shape in SHAPES])
     for shape in SHAPES:
         step = timed(shape)
-        assert found.seconds(step) == pytest.approx(step.seconds, rel=1e-6), shape
+        assert found.step_seconds(step) == pytest.approx(step.seconds, rel=1e-6), shape
     assert found.context_ps == pytest.approx(GPU.context_ps, rel=1e-4)
     assert found.pair_ps == pytest.approx(GPU.pair_ps, rel=0.01)
 
@@ -133,13 +136,13 @@ def test_the_time_of_a_small_batch_may_fall_with_more_turns() -> None:
     found = fit_table_steps([TableStep.of(0, 0, batch, 1, ms) for batch, ms in times])
     for batch, seconds in times:
         step = TableStep.of(0, 0, batch, 1, seconds)
-        assert found.seconds(step) == pytest.approx(seconds, rel=0.001)
+        assert found.step_seconds(step) == pytest.approx(seconds, rel=0.001)
 
 
 def test_no_coefficient_is_negative_and_no_prefill_is_cheaper_with_more_tokens() -> None:
     falling = [TableStep.of(n, 0, 0, 0, 1 / n) for n in (10, 100, 1000, 10_000)]
     found = fit_table_steps([*falling, TableStep.of(0, 0, 4, 100, 0.01)])
-    values = asdict(found)
+    values = found.model_dump()
     knots = [ps for _, ps in values.pop("knots")]
     assert knots[RISES_FROM:] == sorted(knots[RISES_FROM:])
     assert min(values.values()) >= 0
