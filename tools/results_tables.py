@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -39,8 +41,13 @@ SLOS = ("", DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS)
 DASH = "–"
 BASELINE = "fcfs"
 POLICIES = ("continuum", "infercept", "thunderagent", "turnstile", "lmcache")
-"""Compared with the baseline."""
 COMPARED = (TUNED, *POLICIES)
+"""Policies of the table of loads, with the baseline."""
+SHOWN_BY_LOAD = (*COMPARED, "unlimited-kv")
+"""The last one has memory that never fills, so that it is never the best."""
+MEASURES = {AGENTS: "agents", DAY: "a day", STEADY: "after a burst"}
+ALIKE = 1.03
+"""Capacities whose ratio is at most this are in no order."""
 
 
 def tables(results: Sequence[TableResult]) -> dict[str, str]:
@@ -48,8 +55,12 @@ def tables(results: Sequence[TableResult]) -> dict[str, str]:
     every, results = results, [result for result in results if result.load == STEADY]
     return {
         "loads": table(
-            ("load", "workload", "machine", "seeds", "against", "its capacity", *COMPARED),
+            ("load", "workload", "machine", "seeds", "against", "its capacity", *SHOWN_BY_LOAD),
             _by_load(every),
+        ),
+        "orders": table(
+            ("workload", "machine", *MEASURES.values(), "agents ≠ day", "day ≠ burst"),
+            _orders(every),
         ),
         "capacities": table(
             ("machine", "workload", f"{BASELINE}, jobs/s", *POLICIES), _after_a_burst(results)
@@ -108,9 +119,9 @@ def _by_load(results: Sequence[TableResult]) -> Iterator[list[str]]:
 
 def _row_against(result: TableResult, baseline: str, name: str) -> list[str]:
     base, by_seed = result.capacity(baseline), result.per_s(baseline)
-    others = [each for each in COMPARED if each != baseline]
+    others = [each for each in SHOWN_BY_LOAD if each != baseline]
     ratios = {each: ratio for each in others if (ratio := result.ratio(each, baseline))}
-    best = max([1.0, *(ratio.value for ratio in ratios.values())])
+    best = max([1.0, *(ratio.value for each, ratio in ratios.items() if each in COMPARED)])
     other_slo = code(result.slo) if result.slo not in SLOS else ""
     load = ", ".join(filter(None, (LOADS[result.load], result.horizon, other_slo)))
     multiples = {
@@ -121,12 +132,60 @@ def _row_against(result: TableResult, baseline: str, name: str) -> list[str]:
         *(load, _workload(result), MACHINES[result.hardware], str(len(by_seed)), code(name)),
         DASH if base is None else _bold(f"{base.value:.3g}", best == 1),
         *(
-            _bold(multiples[each], ratios[each].value == best)
+            _bold(multiples[each], each in COMPARED and ratios[each].value == best)
             if each in ratios
             else _kinds(result, each)
-            for each in COMPARED
+            for each in SHOWN_BY_LOAD
         ),
     ]
+
+
+def _orders(results: Sequence[TableResult]) -> Iterator[list[str]]:
+    """Yield a row for each workload on a machine that has a day or agents and one measure more."""
+    found: dict[tuple[str, bool, str], dict[str, TableResult]] = {}
+    for result in results:
+        if result.slo in SLOS and not _is_fitted(result):
+            found.setdefault(result.key[:3], {})[result.load] = result
+    for by_load in found.values():
+        if len(by_load) > 1:
+            capacities = {load: _ordered(by_load[load]) for load in MEASURES if load in by_load}
+            first = next(iter(by_load.values()))
+            yield [
+                *(_workload(first), MACHINES[first.hardware]),
+                *(_order(capacities.get(load, {})) for load in MEASURES),
+                _reversed(capacities.get(AGENTS, {}), capacities.get(DAY, {})),
+                _reversed(capacities.get(DAY, {}), capacities.get(STEADY, {})),
+            ]
+
+
+def _ordered(result: TableResult) -> dict[str, float]:
+    """Return the capacities of stock vLLM and the compared policies, the highest first. One that
+    every load stays below is the highest."""
+    names = [BASELINE, *(each for each in COMPARED if each != TUNED)]
+    found = {name: each.value for name in names if (each := result.capacity(name))}
+    found |= {name: math.inf for name in names if _kinds(result, name) == KINDS[Kind.ALWAYS]}
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def _order(capacities: dict[str, float]) -> str:
+    """Return names with ">" between them where the capacity falls by more than `ALIKE` from the
+    first of those before that are alike."""
+    text, first = "", math.inf
+    for name, value in capacities.items():
+        if not text or first > ALIKE * value:
+            text, first = f"{text} > {name}" if text else name, value
+        else:
+            text += f" = {name}"
+    return text or DASH
+
+
+def _reversed(one: dict[str, float], other: dict[str, float]) -> str:
+    """Return how many pairs of policies have another order."""
+    pairs = list(combinations([name for name in one if name in other], 2))
+    if not pairs:
+        return DASH
+    count = sum(one[a] > ALIKE * one[b] and other[b] > ALIKE * other[a] for a, b in pairs)
+    return f"{count} of {len(pairs)}"
 
 
 def _bold(text: str, is_bold: bool) -> str:

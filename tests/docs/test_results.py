@@ -72,17 +72,31 @@ def test_a_capacity_that_is_no_number_is_a_word() -> None:
 
 def test_capacities_of_agents_are_compared_with_fcfs_and_with_fcfs_tuned() -> None:
     """Of 10, 12, 9 and 15 agents, 12 ÷ 10 = 1.20, 9 ÷ 10 = 0.90, 15 ÷ 10 = 1.50; 9 ÷ 12 = 0.75 and
-    15 ÷ 12 = 1.25. One seed gives no interval."""
+    15 ÷ 12 = 1.25. One seed gives no interval. Unlimited memory is no policy, so never the best."""
     burst = result({"fcfs": (0.2,), "turnstile": (0.4,)})
     found = {"fcfs": (10.0,), "fcfs-tuned": (12.0,), "turnstile": (9.0,), "lmcache": (15.0,)}
+    found |= {"unlimited-kv": (20.0,)}
     agents = result(found, kind=AGENTS, tuned="fcfs-tuned(step_tokens=8192)")
     row = "| agents | recorded mini-swe-agent | H100 | 1 |"
     shown = tables([burst, agents])
     assert shown["loads"].splitlines()[2:] == [
-        f"{row} `fcfs` | 10 | 1.20 | – | – | – | 0.90 | **1.50** |",
-        f"{row} `fcfs-tuned(step_tokens=8192)` | 12 | – | – | – | – | 0.75 | **1.25** |",
+        f"{row} `fcfs` | 10 | 1.20 | – | – | – | 0.90 | **1.50** | 2.00 |",
+        f"{row} `fcfs-tuned(step_tokens=8192)` | 12 | – | – | – | – | 0.75 | **1.25** | 1.67 |",
     ]
     assert shown["capacities"] == tables([burst])["capacities"]
+
+
+def test_policies_are_in_order_of_each_measure_and_pairs_that_change_it_are_counted() -> None:
+    """10 agents are more than 3% above 9.6, but not above 9.8, so for a day only fcfs and lmcache
+    are in another order. No policy has an order where only fcfs was searched."""
+    n = {"fcfs": (9.6,), "infercept": (9.8,), "lmcache": (10.0,), "turnstile": (Kind.ALWAYS,)}
+    day = {"fcfs": (0.3,), "infercept": (0.3,), "lmcache": (0.2,), "turnstile": (0.4,)}
+    both = [result(n, kind=AGENTS), result(day, kind=DAY, horizon="24 h")]
+    [row] = tables([*both, result({"fcfs": (0.2,)})])["orders"].splitlines()[2:]
+    assert row.split(" | ")[2:] == [
+        *("turnstile > lmcache = infercept > fcfs", "turnstile > fcfs = infercept > lmcache"),
+        *("fcfs", "1 of 6", "– |"),
+    ]
 
 
 def test_a_search_that_improves_nothing_gives_no_second_baseline() -> None:
