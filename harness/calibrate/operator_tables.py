@@ -26,6 +26,7 @@ from servers.basics.json_object import JsonObject
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.layout import Layout
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
@@ -128,8 +129,10 @@ def open_tables(
     engine_version: str | None,
     formats: Mapping[str, str] | None = None,
     package: Package = AICONFIGURATOR,
+    layout: Layout = Layout.TP,
 ) -> tuple[OperatorTables, Tables]:
-    """`formats` replaces formats of the model's config by the package's names of both. Raises
+    """`formats` replaces formats of the model's config by the package's names of both. With
+    `dp-attn`, steps are those of a rank while all ranks compute equal batches. Raises
     UnknownProfile or InvalidInput for what the tables do not cover, and Unavailable without
     the package."""
     hardware(hardware_name)
@@ -160,7 +163,8 @@ def open_tables(
             f"{what}: {package.name} {reason}; leave out --from for the analytic profile, or "
             "choose another --model"
         )
-    whole = _whole_experts(llm, gpus)
+    divided = {"tp_size": gpus} if layout is Layout.TP else {"attention_dp_size": gpus}
+    whole = layout is Layout.DP_ATTN or _whole_experts(llm, gpus)
     with _covered(what, package), TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_config(llm)))
         engine = engines.EngineHandle.compile(
@@ -168,7 +172,7 @@ def open_tables(
             system,
             "vllm",
             backend_version=version,
-            tp_size=gpus,
+            **divided,
             moe_tp_size=1 if whole else gpus,
             moe_ep_size=gpus if whole else 1,
             **(formats or {}),

@@ -23,6 +23,7 @@ from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables
+from servers.profiles.layout import Layout
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.models.config import model_of
 from servers.profiles.roofline import gpus_for
@@ -223,6 +224,15 @@ def test_mistral_has_the_operators_of_llama() -> None:
     times, _ = open_tables("h100", "mistral-small", 1, None)
     # 2 FLOP x 22.9e9 parameters x 8,192 tokens at 989 TFLOP/s take 0.38 s
     assert 0.38 < times.prefill_s(8192, 0) < 0.38 / 0.6
+
+
+@pytest.mark.usefixtures("package")
+def test_ranks_of_attention_data_parallelism_read_the_kv_of_their_own_turns() -> None:
+    model = "qwen3-coder-30b-a3b"
+    times, _ = open_tables("h100", model, 4, None, layout=Layout.DP_ATTN)
+    longer_s = times.decode_s(32, 65536) - times.decode_s(32, 8192)
+    # 32 turns x 57,344 tokens x 98,304 bytes at 3,350 GB/s take 53.8 ms
+    assert 0.0538 < longer_s < 0.0538 / 0.75
 
 
 @pytest.mark.parametrize("hardware", OPERATOR_TABLES)
