@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from servers.basics.errors import InvalidRouter, UnknownName
 from servers.basics.registry import Registry, is_path
@@ -45,6 +46,76 @@ class NamedRouter:
         return self.router(replicas, **dict(self.arguments))
 
 
+class ForeignProject(NamedTuple):
+    """Another project with routers. Its package has a Python environment of its own: `.venv-NAME`,
+    or that of the Python in TURNSTILE_NAME_PYTHON."""
+
+    package: str
+    environment: str
+    """The name of the environment."""
+    policies: Mapping[str, str]
+    """What its policies do, by name."""
+    engines: Sequence[str] = ("vllm", "sglang")
+    """The values of --engine that start its routers, with the servers behind them."""
+    repository: str = ""
+    """On GitHub, if the package is not on PyPI."""
+
+
+FOREIGN: Mapping[str, ForeignProject] = {
+    "vllm-router": ForeignProject(
+        "vllm-router",
+        "routers",
+        {
+            "round_robin": "Each turn goes to the next server.",
+            "consistent_hash": "A program stays on the server that the hash of its id selects.",
+            "cache_aware": "Turns go to the server that was sent most of their prompt before.",
+            "program_scheduling": (
+                "Progress-TTL: programs are admitted while their KV fits, and keep it for a time "
+                "that their tools' past durations justify."
+            ),
+        },
+    ),
+    "sglang-router": ForeignProject(
+        "sglang-router",
+        "sglang-router",
+        {
+            "round_robin": "Each turn goes to the next server.",
+            "random": "Each turn goes to a random server.",
+            "cache_aware": "Turns go to the server that was sent most of their prompt before.",
+            "power_of_two": "Of two random servers, the turn goes to the one with the lower load.",
+            "manual": "A program stays on the server that its first turn was sent to at random.",
+        },
+    ),
+    "thunderagent-org": ForeignProject(
+        "ThunderAgent",
+        "thunderagent",
+        {
+            "tr": "ThunderAgent: programs are paused while contexts exceed the KV of the servers.",
+            "default": "ThunderAgent as a plain proxy, which keeps a program on a server.",
+        },
+        repository="ThunderAgent-org/ThunderAgent",
+    ),
+    "dynamo": ForeignProject(
+        "ai-dynamo",
+        "dynamo",
+        {
+            "kv": (
+                "Turns go where the fewest blocks remain to be computed, beside those in use there."
+            ),
+            "thunderagent": (
+                "ThunderAgent in Dynamo: a program stays on one worker, and is paused between "
+                "turns while its worker's KV memory is full."
+            ),
+            "round-robin": "Each turn goes to the next worker.",
+            "least-loaded": "Turns go to the worker with the fewest active turns.",
+            "power-of-two": "Turns go to the one of two random workers with fewer active turns.",
+            "random": "Turns go to a random worker.",
+        },
+        engines=("dynamo-mocker",),
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ForeignRouter:
     """A router of another project, with one of its policies."""
@@ -61,65 +132,12 @@ class ForeignRouter:
 
     @property
     def description(self) -> str:
-        return FOREIGN[self.project][self.policy]
-
-    @property
-    def package(self) -> str:
-        """Its Python package."""
-        return PACKAGES.get(self.project, self.project)
+        return FOREIGN[self.project].policies[self.policy]
 
     @property
     def source(self) -> str:
-        return ON_GITHUB.get(self.project, f"{self.package} on PyPI")
-
-
-FOREIGN: Mapping[str, Mapping[str, str]] = {
-    "vllm-router": {
-        "round_robin": "Each turn goes to the next server.",
-        "consistent_hash": "A program stays on the server that the hash of its id selects.",
-        "cache_aware": "Turns go to the server that was sent most of their prompt before.",
-        "program_scheduling": (
-            "Progress-TTL: programs are admitted while their KV fits, and keep it for a time that "
-            "their tools' past durations justify."
-        ),
-    },
-    "sglang-router": {
-        "round_robin": "Each turn goes to the next server.",
-        "random": "Each turn goes to a random server.",
-        "cache_aware": "Turns go to the server that was sent most of their prompt before.",
-        "power_of_two": "Of two random servers, the turn goes to the one with the lower load.",
-        "manual": "A program stays on the server that its first turn was sent to at random.",
-    },
-    "thunderagent-org": {
-        "tr": "ThunderAgent: programs are paused while contexts exceed the KV of the servers.",
-        "default": "ThunderAgent as a plain proxy, which keeps a program on a server.",
-    },
-    "dynamo": {
-        "kv": (
-            "Turns go where the fewest blocks remain to be computed, beside those in use there."
-        ),
-        "thunderagent": (
-            "ThunderAgent in Dynamo: a program stays on one worker, and is paused between turns "
-            "while its worker's KV memory is full."
-        ),
-        "round-robin": "Each turn goes to the next worker.",
-        "least-loaded": "Turns go to the worker with the fewest active turns.",
-        "power-of-two": "Turns go to the one of two random workers with fewer active turns.",
-        "random": "Turns go to a random worker.",
-    },
-}
-"""What the policies of each project do, by the project's and the policy's name."""
-PACKAGES = {"dynamo": "ai-dynamo", "thunderagent-org": "ThunderAgent"}
-"""Packages whose name differs from the project's."""
-ON_GITHUB = {"thunderagent-org": "ThunderAgent-org/ThunderAgent on GitHub"}
-"""Where projects are found that are not on PyPI."""
-ENGINES = {
-    "vllm-router": ("vllm", "sglang"),
-    "sglang-router": ("vllm", "sglang"),
-    "thunderagent-org": ("vllm", "sglang"),
-    "dynamo": ("dynamo-mocker",),
-}
-"""The values of --engine that start the routers of a project, with the servers behind them."""
+        package, *_, repository = FOREIGN[self.project]
+        return f"{repository} on GitHub" if repository else f"{package} on PyPI"
 
 
 def find_router(text: str) -> NamedRouter | ForeignRouter:
@@ -127,8 +145,8 @@ def find_router(text: str) -> NamedRouter | ForeignRouter:
     project, colon, policy = text.strip().partition(":")
     if project not in FOREIGN:
         return named_router(text)
-    if not colon or policy not in FOREIGN[project]:
-        offered = ", ".join(f"{project}:{name}" for name in FOREIGN[project])
+    if not colon or policy not in FOREIGN[project].policies:
+        offered = ", ".join(f"{project}:{name}" for name in FOREIGN[project].policies)
         raise UnknownName(f"--router {text}: {project} is offered with other policies: {offered}")
     return ForeignRouter(project, policy)
 
@@ -136,15 +154,15 @@ def find_router(text: str) -> NamedRouter | ForeignRouter:
 def named_router(text: str) -> NamedRouter:
     """Raise UnknownName, InvalidRouter or InvalidPlugin."""
     base, parenthesis, rest = text.strip().partition("(")
-    if (engines := ENGINES.get(base.partition(":")[0])) is not None:
+    if (foreign := FOREIGN.get(base.partition(":")[0])) is not None:
         raise InvalidRouter(
             f"--router {text}: is a process that only bench sweep --engine "
-            f"{' or '.join(engines)} starts; use one of {', '.join(ROUTERS.built_in)}"
+            f"{' or '.join(foreign.engines)} starts; use one of {', '.join(ROUTERS.built_in)}"
         )
     if parenthesis and not rest.endswith(")"):
         raise InvalidRouter(f"--router {text}: write NAME or NAME(argument=value, …)")
     if not is_path(base) and base not in ROUTERS.names():
-        offered = [f"{project}:{base}" for project, own in FOREIGN.items() if base in own]
+        offered = [f"{name}:{base}" for name, each in FOREIGN.items() if base in each.policies]
         if offered:
             raise UnknownName(
                 f"--router {text}: none of our routers; did you mean {' or '.join(offered)}?"

@@ -49,7 +49,7 @@ def routers() -> list[tuple[str, str, str, str]]:
     from servers.routing import FOREIGN, ROUTERS, ForeignRouter, named_router
 
     ours = [(name, named_router(name).router) for name in ROUTERS.names()]
-    foreign = [ForeignRouter(project, policy) for project in FOREIGN for policy in FOREIGN[project]]
+    foreign = [ForeignRouter(name, policy) for name in FOREIGN for policy in FOREIGN[name].policies]
     return [
         *(
             (name, (router.__doc__ or "").strip(), router.source, router.checked or "no")

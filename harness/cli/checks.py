@@ -159,12 +159,12 @@ def _sglang() -> list[InstallationCheck]:
 def _foreign_routers() -> list[InstallationCheck]:
     """Check for the routers of other projects, which only live sweeps with several servers need."""
     from servers.foreign_routers.installation import find_installation
-    from servers.routing import FOREIGN, PACKAGES
+    from servers.routing import FOREIGN
 
     found = []
     for project in FOREIGN:
         try:
-            router = find_installation(PACKAGES.get(project, project))
+            router = find_installation(project)
         except Unavailable as error:
             found.append(_absent(project, f"needed only for --router {project}:…; {error}"))
         else:

@@ -24,8 +24,7 @@ from servers.disaggregation import engines_of, parse_splits
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, OffloadRecord
 from servers.records.sweep import Unsupported
-from servers.routing import ENGINES as ROUTER_ENGINES
-from servers.routing import ForeignRouter
+from servers.routing import FOREIGN, ForeignRouter
 from servers.variants import Variant, behind_routers, disaggregated, split, variants
 
 ENGINES = Registry(
@@ -106,8 +105,8 @@ def with_routers(
         for router in (variant.router for variant in behind):
             if engine is None or not isinstance(router, ForeignRouter):
                 continue
-            if engine not in ROUTER_ENGINES[router.project]:
-                engines = " or ".join(ROUTER_ENGINES[router.project])
+            if engine not in FOREIGN[router.project].engines:
+                engines = " or ".join(FOREIGN[router.project].engines)
                 raise InvalidInput(
                     f"--router {router.name}: is a process in front of live servers; use --engine "
                     f"{engines}, or one of our routers (bench list routers)"

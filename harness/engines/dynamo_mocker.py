@@ -25,7 +25,7 @@ from servers.basics.errors import InvalidInput, check_flags
 from servers.disaggregation import parse_splits
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import launch_dynamo
-from servers.foreign_routers.installation import RouterInstallation
+from servers.processes.package_version import Installation
 from servers.profiles import hardware
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, ServerRecord
@@ -52,7 +52,7 @@ class DynamoEngine(LiveEngine):
     sim: SimEngine
     """The `sim` engine with the machine and model of a worker."""
     workers: Workers
-    dynamo: RouterInstallation
+    dynamo: Installation
     kv_gb_per_s: float | None
     """Bandwidth from prefill to decode workers; None if unknown, and the mocker has its own."""
 
@@ -176,7 +176,7 @@ def _variants(policies: str, server: Server) -> tuple[Variant, ...]:
     behind = tuple(behind_routers(variants("fcfs"), server.router or DEFAULT_ROUTER))
     for router in (variant.router for variant in behind):
         if not isinstance(router, ForeignRouter) or router.project != PROJECT:
-            offered = ", ".join(f"{PROJECT}:{policy}" for policy in FOREIGN[PROJECT])
+            offered = ", ".join(f"{PROJECT}:{policy}" for policy in FOREIGN[PROJECT].policies)
             name = "" if router is None else router.name
             raise InvalidInput(
                 f"--router {name}: --engine {NAME} runs the routers of Dynamo only: {offered}"

@@ -11,8 +11,9 @@ from harness.load.settings import Agents, Prompts, SweepSettings
 from harness.replay.identity import RELEASE_PROGRAM
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
-from servers.foreign_routers.installation import Deployment, RouterInstallation, find_installation
+from servers.foreign_routers.installation import Deployment, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
+from servers.processes.package_version import Installation
 from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.plugin.cost_curve import CostCurve
@@ -25,12 +26,12 @@ SESSION_ENDS = {"thunderagent-org": (RELEASE_PROGRAM,)}
 
 def find_routers(
     chosen: Sequence[Variant], settings: SweepSettings
-) -> tuple[tuple[Variant, ...], dict[str, RouterInstallation]]:
+) -> tuple[tuple[Variant, ...], dict[str, Installation]]:
     """Return the variants with the versions of their routers, and where each project is installed.
 
     Raises InvalidInput.
     """
-    installed: dict[str, RouterInstallation] = {}
+    installed: dict[str, Installation] = {}
     found = []
     for variant in chosen:
         router = variant.router
@@ -46,7 +47,7 @@ def find_routers(
                     "(with a trace that has messages), or use vllm-router"
                 )
             if router.project not in installed:
-                installed[router.project] = find_installation(router.package)
+                installed[router.project] = find_installation(router.project)
             version = installed[router.project].version
             variant = replace(variant, router=replace(router, version=version))
         found.append(variant)
@@ -62,7 +63,7 @@ def _passes_prompts(router: ForeignRouter, settings: SweepSettings) -> bool:
 
 def behind_router(
     job: Job,
-    installed: Mapping[str, RouterInstallation],
+    installed: Mapping[str, Installation],
     servers: Sequence[LiveServer],
     costs: CostCurve | None,
     turn_timeout_s: float,

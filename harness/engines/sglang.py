@@ -25,13 +25,13 @@ from harness.replay.live_server import LiveServer
 from harness.replay.sglang import SGLANG_APIS, flush_cache, sampling_params
 from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.json_object import JsonObject
-from servers.foreign_routers.installation import RouterInstallation
+from servers.processes.package_version import Installation
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord
 from servers.routing import ForeignRouter, NamedRouter
 from servers.sglang import command_line
-from servers.sglang.find_sglang import SglangInstallation, find_sglang
+from servers.sglang.find_sglang import find_sglang
 from servers.sglang.schedulers import scheduler_of, sglang_variants
 from servers.sglang.server import SglangServer, launch_replicas
 from servers.variants import Variant
@@ -47,9 +47,9 @@ MODEL = "llama-3.1-8b"
 class SglangEngine(LiveEngine):
     config: ServerConfig
     """Settings of the servers, except the scheduler, which differs by cell."""
-    sglang: SglangInstallation
+    sglang: Installation
     longest: Longest
-    routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
+    routers: Mapping[str, Installation] = field(default_factory=dict)
     """Where the routers of other projects are installed, by project."""
 
     @property

@@ -30,7 +30,7 @@ from harness.load.workload import Longest, more_memory
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.phrasing import listed
-from servers.foreign_routers.installation import RouterInstallation
+from servers.processes.package_version import Installation
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
@@ -61,7 +61,7 @@ class VllmEngine(LiveEngine):
     longest: Longest
     dram_gb: float
     ssd_gb: float
-    routers: Mapping[str, RouterInstallation] = field(default_factory=dict)
+    routers: Mapping[str, Installation] = field(default_factory=dict)
     """Where the routers of other projects are installed, by project."""
 
     @property

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from servers.basics.clock import PS_PER_S
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker
-from servers.foreign_routers.installation import RouterInstallation
+from servers.processes.package_version import Installation
 from servers.processes.parallel_start import Progress
 from servers.processes.server import ServerProcess, last_error, launch, read_end
 from servers.processes.supervised import SupervisedProcess
@@ -74,7 +74,7 @@ class DynamoCluster(ServerProcess):
         self,
         deployment: DynamoDeployment,
         policy: str,
-        installation: RouterInstallation,
+        installation: Installation,
         folder: Path,
     ) -> None:
         super().__init__("Dynamo's frontend", folder / "frontend.log")
@@ -158,7 +158,7 @@ class DynamoCluster(ServerProcess):
 def launch_dynamo(
     deployment: DynamoDeployment,
     policy: str,
-    installation: RouterInstallation,
+    installation: Installation,
     folder: Path,
     *,
     ready_within_s: float,

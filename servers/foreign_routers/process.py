@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from servers.foreign_routers.installation import Deployment, RouterInstallation
+from servers.foreign_routers.installation import Deployment
 from servers.foreign_routers.projects import SGLANG_ROUTER, THUNDERAGENT_ORG
 from servers.foreign_routers.vllm_router import VLLM_ROUTER
+from servers.processes.package_version import Installation
 from servers.processes.server import ServerProcess, launch, read_end
 from servers.routing import ForeignRouter
 
@@ -26,7 +27,7 @@ class RouterProcess(ServerProcess):
     def __init__(
         self,
         router: ForeignRouter,
-        installation: RouterInstallation,
+        installation: Installation,
         deployment: Deployment,
         log: Path,
     ) -> None:
@@ -50,7 +51,7 @@ class RouterProcess(ServerProcess):
 
 def launch_router(
     router: ForeignRouter,
-    installation: RouterInstallation,
+    installation: Installation,
     deployment: Deployment,
     log: Path,
     *,

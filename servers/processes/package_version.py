@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from servers.basics.errors import Unavailable
@@ -14,6 +15,14 @@ from servers.basics.errors import Unavailable
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 PROBE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A Python environment with a package."""
+
+    python: str
+    version: str
 
 
 def pythons(chosen: str | None, *environments: str, module: str | None = None) -> Iterator[str]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 
 from servers.basics.checkout import make_or
 from servers.basics.errors import NotInstalled, Unavailable
-from servers.processes.package_version import at_least, package_version, pythons
+from servers.processes.package_version import Installation, at_least, package_version, pythons
 
 VARIABLE = "TURNSTILE_SGLANG_PYTHON"
 OLDEST = (0, 5, 23)
@@ -27,21 +26,13 @@ REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SglangInstallation:
-    """A Python environment with SGLang."""
-
-    python: str
-    version: str
-
-
-def find_sglang() -> SglangInstallation:
+def find_sglang() -> Installation:
     """Return the first installation that has all of SGLang. Raises Unavailable, with the command to
     install it."""
     return _first((SERVER,), REMEDY)
 
 
-def find_scheduler() -> SglangInstallation:
+def find_scheduler() -> Installation:
     """Return the first installation that has SGLang's scheduler. Raises Unavailable if it cannot
     run in virtual time, with the command to install it."""
     if (machine := platform.machine()).lower() not in ("x86_64", "amd64"):
@@ -64,7 +55,7 @@ def _scheduler_remedy() -> str:
     return f"get it with: {make_or('sglang', by_pip)} (or set {VARIABLE})"
 
 
-def _first(environments: tuple[str, ...], remedy: str) -> SglangInstallation:
+def _first(environments: tuple[str, ...], remedy: str) -> Installation:
     chosen = os.environ.get(VARIABLE)
     python = next(pythons(chosen, *environments, module="sglang"), None)
     if python is None:
@@ -77,4 +68,4 @@ def _first(environments: tuple[str, ...], remedy: str) -> SglangInstallation:
         raise Unavailable(
             f"{python} has SGLang {version}, but Turnstile needs {oldest} or newer; {remedy}"
         )
-    return SglangInstallation(python, version)
+    return Installation(python, version)

@@ -12,10 +12,10 @@ import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from servers.processes.package_version import Installation
 from servers.processes.parallel_start import Progress, start_parallel
 from servers.processes.server import UNUSABLE, ServerProcess, last_error, launch, read_end
 from servers.sglang import command_line
-from servers.sglang.find_sglang import SglangInstallation
 from servers.sglang.schedulers import SglangScheduler
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.replicas import gpu_shares
@@ -59,7 +59,7 @@ class SglangServer(ServerProcess):
         self,
         config: ServerConfig,
         scheduler: SglangScheduler,
-        sglang: SglangInstallation,
+        sglang: Installation,
         folder: Path,
     ) -> None:
         super().__init__("SGLang", folder / "server.log")
@@ -107,7 +107,7 @@ def launch_replicas(
     config: ServerConfig,
     count: int,
     scheduler: SglangScheduler,
-    sglang: SglangInstallation,
+    sglang: Installation,
     folder: Path,
     *,
     ready_within_s: float,

@@ -15,7 +15,8 @@ from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import Unavailable
 from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import DynamoCluster, launch_dynamo
-from servers.foreign_routers.installation import RouterInstallation, find_installation
+from servers.foreign_routers.installation import find_installation
+from servers.processes.package_version import Installation
 from servers.profiles import Profile, analytic_profile
 from tests.lines import Line, into
 from traces import Program
@@ -23,10 +24,10 @@ from traces import Program
 BLOCK = 16
 
 
-def installation() -> RouterInstallation:
+def installation() -> Installation:
     """Return Dynamo, or skip the test."""
     try:
-        return find_installation("ai-dynamo")
+        return find_installation("dynamo")
     except Unavailable as error:
         pytest.skip(str(error))
 

@@ -18,8 +18,9 @@ from harness.replay.identity import SessionEnd
 from harness.replay.live import replay_live
 from harness.replay.live_server import OPENAI, Apis, LiveServer, Service
 from servers.basics.errors import Unavailable
-from servers.foreign_routers.installation import Deployment, RouterInstallation, find_installation
+from servers.foreign_routers.installation import Deployment, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
+from servers.processes.package_version import Installation
 from servers.processes.port import request
 from servers.routing import ForeignRouter
 from servers.vllm.launch.cost_curve import TINY_ON_CPU
@@ -72,10 +73,10 @@ class Replayed:
         ]
 
 
-def installation(project: str = "vllm-router") -> RouterInstallation:
+def installation(project: str = "vllm-router") -> Installation:
     """Return a router that is installed, or skip the test."""
     try:
-        return find_installation(ForeignRouter(project, "").package)
+        return find_installation(project)
     except Unavailable as error:
         pytest.skip(str(error))
 
