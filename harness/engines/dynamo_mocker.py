@@ -24,8 +24,9 @@ from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput, check_flags
 from servers.disaggregation import parse_splits
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
-from servers.foreign_routers.dynamo_process import launch_dynamo
+from servers.foreign_routers.dynamo_process import DynamoCluster
 from servers.processes.package_version import Installation
+from servers.processes.server import launch
 from servers.profiles import hardware
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, ServerRecord
@@ -106,12 +107,10 @@ class DynamoEngine(LiveEngine):
             self.kv_gb_per_s,
             self.server.vllm_flags,
         )
-        cluster = launch_dynamo(
-            deployment,
-            router.policy,
-            self.dynamo,
-            job.folder / "server",
-            ready_within_s=self.server.ready_within_s,
+        folder = job.folder / "server"
+        cluster = launch(
+            lambda: DynamoCluster(deployment, router.policy, self.dynamo, folder),
+            within_s=self.server.ready_within_s,
             on_progress=lambda seconds, _: job.on_stage(f"starting Dynamo, {seconds:.0f} s"),
         )
         with cluster:

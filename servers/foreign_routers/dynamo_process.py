@@ -24,8 +24,7 @@ from servers.basics.clock import PS_PER_S
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker
 from servers.processes.package_version import Installation
-from servers.processes.parallel_start import Progress
-from servers.processes.server import ServerProcess, last_error, launch, read_end
+from servers.processes.server import ServerProcess, last_error, read_end
 from servers.processes.supervised import SupervisedProcess
 from servers.profiles import Profile
 from servers.vllm.models.tiny_model import TINY_CONFIG, write_model
@@ -153,20 +152,3 @@ class DynamoCluster(ServerProcess):
             response = connection.getresponse()
             response.read()
             return response.status == 200
-
-
-def launch_dynamo(
-    deployment: DynamoDeployment,
-    policy: str,
-    installation: Installation,
-    folder: Path,
-    *,
-    ready_within_s: float,
-    on_progress: Progress | None = None,
-) -> DynamoCluster:
-    """Start all processes, and wait until they are healthy. Raises ServerFailed."""
-    return launch(
-        lambda: DynamoCluster(deployment, policy, installation, folder),
-        within_s=ready_within_s,
-        on_progress=on_progress,
-    )

@@ -14,9 +14,10 @@ from harness.replay.live import replay_live
 from harness.replay.live_server import LiveServer, Service
 from servers.basics.errors import Unavailable
 from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment
-from servers.foreign_routers.dynamo_process import DynamoCluster, launch_dynamo
+from servers.foreign_routers.dynamo_process import DynamoCluster
 from servers.foreign_routers.installation import find_installation
 from servers.processes.package_version import Installation
+from servers.processes.server import launch
 from servers.profiles import Profile, analytic_profile
 from tests.lines import Line, into
 from traces import Program
@@ -43,7 +44,7 @@ def deployment(prefill: int = 0, others: int = 2, *flags: str) -> DynamoDeployme
 
 
 def launched(policy: str, deployed: DynamoDeployment, folder: Path) -> DynamoCluster:
-    return launch_dynamo(deployed, policy, installation(), folder, ready_within_s=60)
+    return launch(lambda: DynamoCluster(deployed, policy, installation(), folder), within_s=60)
 
 
 def replayed(
