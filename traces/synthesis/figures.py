@@ -13,12 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traces.program import Program
 from traces.synthesis.fitted import FittedQuantity
-
-Floats = NDArray[np.float64]
 
 AT = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """The probabilities of a figure's quantiles."""
