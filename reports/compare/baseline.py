@@ -267,5 +267,10 @@ def _read(path: Path) -> Side:
     ]
     invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
     jobs = pd.DataFrame(rows, columns=JOBS)
-    unstable = {Place(cell.variant, cell.load, cell.seed): cell for cell in saved.unstable}
+    unstable = {
+        Place(cell.variant, cell.load, cell.seed): Unstable(
+            cell.reason, cell.finished_programs, cell.jct_s
+        )
+        for cell in saved.unstable
+    }
     return Side(path.name, _settings(settings), jobs, invalid, saved.capacities, unstable)

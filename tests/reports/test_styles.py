@@ -42,7 +42,7 @@ def test_variants_of_a_policy_share_colour_and_marker_and_differ_in_the_dash() -
 def test_no_two_policies_share_both_colour_and_marker() -> None:
     policies = [s for name, s in styles_of(*ALL).items() if not name.endswith("+")]
     assert len({(style.slot, style.marker) for style in policies}) == len(policies)
-    first = styles_of(*OURS[: COLOURS + 1]).values()
+    first = styles_of(*[*OURS][: COLOURS + 1]).values()
     assert len({style.slot for style in first}) == len({style.marker for style in first}) == 11
 
 
