@@ -68,7 +68,7 @@ def run_on_node(work: list[Any], call: bytes, task: int, ticks: Any, use_core: b
     with _scratch() as scratch:
         folder = scratch / cell.name
         folder.parent.mkdir(parents=True, exist_ok=True)
-        tick = partial(_tick, ticks, task)
+        tick = partial(ticks.put.remote, task)
         outcome = attempt(run, in_folder(received, scratch), cell, tick)
         files = {
             str(path.relative_to(folder)): path.read_bytes()
@@ -113,10 +113,6 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield take_lock(handle, 0) and folder.exists()
     finally:
         os.close(handle)
-
-
-def _tick(ticks: Any, task: int, amount: int, stage: str) -> None:
-    ticks.put.remote(task, amount, stage)
 
 
 @cache

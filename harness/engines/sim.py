@@ -138,7 +138,7 @@ class SimEngine:
         return self.profile_with_offload if variant.offload else self.profile
 
     def settings(self, variant: Variant | None = None) -> EngineSettings:
-        disaggregates = variant is None or variant.split is not None
+        transfer = self.transfer if variant is None or variant.split is not None else None
         settings = EngineSettings(
             engine=self.kind.name,
             virtual_time=self.kind.virtual_time,
@@ -149,7 +149,7 @@ class SimEngine:
             profile=_record(self.profile if variant is None else self.profile_of(variant)),
             replicas=None if self.replicas == 1 else self.replicas,
             layout=None if self.experts is None else Layout.DP_ATTN,
-            transfer=_transfer_record(self.transfer) if disaggregates else None,
+            transfer=None if transfer is None else TransferRecord(**asdict(transfer)),
             limits=limits_record(self.limits if variant is None else variant.limited(self.limits)),
             scheduling=self.scheduling,
             kv_cache_dtype=self.kv_cache_dtype.recorded,
@@ -199,10 +199,6 @@ class SimEngine:
 def _of_replica(index: int, on_event: OnEvent, event: EventRecord) -> None:
     event.replica = index
     on_event(event)
-
-
-def _transfer_record(transfer: Transfer | None) -> TransferRecord | None:
-    return None if transfer is None else TransferRecord(**asdict(transfer))
 
 
 def _record(profile: Profile) -> ProfileRecord:
@@ -284,6 +280,7 @@ def sim_engine(
             notes = (*notes, "the KV memory is as measured, without the KV of draft layers")
     for variant in chosen:
         variant.limited(limits)
+    listed = None if found.file else model(machine.model or DEFAULT_MODEL)
     return kind(
         profile,
         found.profile(offload=True),
@@ -291,12 +288,12 @@ def sim_engine(
         offload,
         found.gpus,
         gpu_of_file(machine.hardware or DEFAULT_HARDWARE),
-        found.file is None and _fewest(machine),
+        listed is not None and machine.gpus is None and listed.gpus is None,
         machine.scheduling,
         machine.kv_cache_dtype,
         more_memory(machine),
         notes,
-        model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
+        model_limit=None if listed is None else listed.max_model_len,
         offloads=any(v.offload for v in chosen),
         replicas=engine_count(settings.server),
         experts=found.experts,
@@ -415,10 +412,6 @@ def resolve_profile(machine: Machine) -> ResolvedProfile:
     if machine.layout == Layout.DP_ATTN:
         experts = expert_times(name, llm, gpus, machine.kv_cache_dtype)
     return ResolvedProfile(profile, notes, gpus, None, experts)
-
-
-def _fewest(machine: Machine) -> bool:
-    return machine.gpus is None and model(machine.model or DEFAULT_MODEL).gpus is None
 
 
 def _offload_gb(machine: Machine, found: ResolvedProfile) -> float:

@@ -159,7 +159,11 @@ class _Closure:
             paths = [folder / module.replace(".", "/") for folder in self._find(_top(module))]
             files = [f for path in paths for f in (path / "__init__.py", Path(f"{path}.py"))]
             file = next((file for file in files if file.is_file()), None)
-            self._sources[module] = None if file is None else _read(module, file)
+            self._sources[module] = (
+                None
+                if file is None
+                else read_source(module, file.name == "__init__.py", file.read_bytes())
+            )
         return self._sources[module]
 
     def _modules_of(self, top: str) -> Iterator[str]:
@@ -177,10 +181,6 @@ class _Closure:
                 if counts_installed or not set(INSTALLED).intersection(folder.parts)
             ]
         return self._folders[top]
-
-
-def _read(module: str, file: Path) -> Source:
-    return read_source(module, file.name == "__init__.py", file.read_bytes())
 
 
 def _top(module: str) -> str:

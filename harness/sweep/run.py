@@ -91,7 +91,10 @@ def run_sweeps(
     reuse = not execution.fresh
     shard = None if execution.shard is None else parse_shard(execution.shard)
     idle = {name: _refuse_unreachable(name, plan, folder) for name, plan in plans.items()}
-    keep = {name: execution.keep or default_keep(plan) for name, plan in plans.items()}
+    keep = {
+        name: execution.keep or (Keep.TURNS if plan.slo is None else Keep.SHOWN)
+        for name, plan in plans.items()
+    }
     given = cells_of_shard(plans, shard)
     folders = {folder / name: plan for name, plan in plans.items()}
     todo: list[PlannedCell] = []
@@ -129,10 +132,6 @@ def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, T
         return refuse_unreachable(plan, folder / name)
     except InvalidInput as error:
         raise SloNotReached(f"{name}: {error}" if name else str(error)) from None
-
-
-def default_keep(plan: SweepPlan) -> Keep:
-    return Keep.TURNS if plan.slo is None else Keep.SHOWN
 
 
 def unfinished(
