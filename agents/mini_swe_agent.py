@@ -12,7 +12,7 @@ from servers.basics.errors import InvalidInput
 from servers.basics.text import one_line
 
 PYTHON = "TURNSTILE_AGENT_PYTHON"
-DEFAULT_PYTHON = ".venv-agents/bin/python"
+ENVIRONMENT = ".venv-agents"
 REMEDY = (
     "install it: python3 -m venv .venv-agents && .venv-agents/bin/pip install mini-swe-agent mcp; "
     "or give its Python with --agent-python"
@@ -28,7 +28,7 @@ class MiniSweAgent:
 
     @property
     def _python(self) -> str:
-        return find_python(self.python, PYTHON, DEFAULT_PYTHON)
+        return find_python(self.python, PYTHON, ENVIRONMENT)
 
     def check(self) -> str:
         version = installed_version(

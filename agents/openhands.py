@@ -11,7 +11,7 @@ from agents.pythons import find_python, installed_version, prefixes
 from servers.basics.errors import InvalidInput
 
 PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
-DEFAULT_PYTHON = ".venv-openhands/bin/python"
+ENVIRONMENT = ".venv-openhands"
 REMEDY = (
     "install it: make openhands (needs Python 3.12 or newer); or give a Python with openhands-sdk "
     "and openhands-tools with --agent-python"
@@ -27,7 +27,7 @@ class OpenHands:
 
     @property
     def _python(self) -> str:
-        return find_python(self.python, PYTHON, DEFAULT_PYTHON)
+        return find_python(self.python, PYTHON, ENVIRONMENT)
 
     def check(self) -> str:
         installed_version(self._python, "openhands-tools", "openhands.tools", REMEDY)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servers.basics.errors import InvalidInput
+from servers.processes.package_version import pythons
 
 SCRIPT_TIMEOUT_S = 60.0
 _VERSION_SCRIPT = """
@@ -35,12 +36,10 @@ print(json.dumps(reason))
 """
 
 
-def find_python(given: str | None, variable: str, default: str) -> str:
-    """Return the given path, the variable's, or `default` in this folder or our checkout."""
-    checkout = Path(__file__).parent.parent
-    candidates = [Path(default).absolute(), checkout / default]
-    path = next((path for path in candidates if path.is_file()), candidates[0])
-    return given or os.environ.get(variable) or str(path)
+def find_python(given: str | None, variable: str, environment: str) -> str:
+    """Return the given path, the variable's, or the environment's, whether it exists or not."""
+    chosen = given or os.environ.get(variable)
+    return next(pythons(chosen, environment), str(Path(environment, "bin/python").absolute()))
 
 
 def installed_version(python: str, distribution: str, module: str, remedy: str) -> str:

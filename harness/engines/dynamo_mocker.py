@@ -16,9 +16,8 @@ from harness.cells.job import Job
 from harness.engines.base import OTHER_SCHEDULER, OWN_SCHEDULING, EngineKind, Resolved, engine_count
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_engine import LiveEngine
-from harness.engines.sim import SimEngine, resolve_profile, sim_engine
+from harness.engines.sim import OfSimMachine, SimEngine, resolve_profile, sim_engine
 from harness.load.settings import Server, SweepSettings
-from harness.load.workload import Longest
 from harness.replay.dynamo import Frontend
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput, check_flags
@@ -49,25 +48,12 @@ class Workers(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DynamoEngine(LiveEngine):
+class DynamoEngine(OfSimMachine, LiveEngine):
     sim: SimEngine
-    """The `sim` engine with the machine and model of a worker."""
     workers: Workers
     dynamo: Installation
     kv_gb_per_s: float | None
     """Bandwidth from prefill to decode workers; None if unknown, and the mocker has its own."""
-
-    @property
-    def model(self) -> str:
-        return self.sim.model
-
-    @property
-    def hardware(self) -> str:
-        return self.sim.hardware
-
-    @property
-    def longest(self) -> Longest:
-        return self.sim.longest
 
     def describe(self) -> str:
         prefill, others = self.workers

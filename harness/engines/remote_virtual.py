@@ -14,9 +14,8 @@ from msgspec import structs
 
 from harness.cells.job import Job
 from harness.engines.base import EngineKind
-from harness.engines.sim import SimEngine
+from harness.engines.sim import OfSimMachine, SimEngine
 from harness.engines.virtual_cell import run_virtual
-from harness.load.workload import Longest
 from servers.basics.errors import CellFailed, EngineError
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, OffloadRecord, ServerRecord
@@ -25,12 +24,11 @@ from servers.variants import Variant
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteVirtualEngine(ABC):
+class RemoteVirtualEngine(OfSimMachine, ABC):
     scheduler_of: ClassVar[str]
     """The name of the serving engine."""
     kind: EngineKind
     sim: SimEngine
-    """The `sim` engine with the same machine and model."""
     python: str
     version: str
     """Of the serving engine."""
@@ -45,18 +43,6 @@ class RemoteVirtualEngine(ABC):
     @abstractmethod
     def policy(self, variant: Variant) -> str:
         """Return the variant as text that the process can load."""
-
-    @property
-    def model(self) -> str:
-        return self.sim.model
-
-    @property
-    def hardware(self) -> str:
-        return self.sim.hardware
-
-    @property
-    def longest(self) -> Longest:
-        return self.sim.longest
 
     def describe(self) -> str:
         return (

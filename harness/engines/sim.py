@@ -196,6 +196,25 @@ class SimEngine:
         return done
 
 
+class OfSimMachine:
+    """An engine with the machine and the model of its `sim`."""
+
+    __slots__ = ()
+    sim: SimEngine
+
+    @property
+    def model(self) -> str:
+        return self.sim.model
+
+    @property
+    def hardware(self) -> str:
+        return self.sim.hardware
+
+    @property
+    def longest(self) -> Longest:
+        return self.sim.longest
+
+
 def _of_replica(index: int, on_event: OnEvent, event: EventRecord) -> None:
     event.replica = index
     on_event(event)
