@@ -12,9 +12,9 @@ from typing import get_args
 
 import typer
 
+from harness.calibrate import step_times
 from harness.calibrate.operator_tables import PACKAGES, profile_from_tables
 from harness.calibrate.probe import DEV_MODE, Target, measure_reload
-from harness.calibrate.step_times import measure
 from harness.cli.print_profile import print_measured, print_profile
 from harness.cli.start_server import StatusLine, fresh_folder, running_servers
 from harness.console import print_message
@@ -182,7 +182,7 @@ def _measure(
         max_num_seqs=config.max_num_seqs,
     )
     with StatusLine() as status:
-        times = measure(
+        times = step_times.measure(
             target,
             within_s,
             lambda share, stage: status.show(f"{share:.0%} of {within_s:g} s: {stage}"),
