@@ -104,6 +104,8 @@ class PolicyRunner(Generic[Turn, KV]):
         self.queued: dict[int, Turn] = {}
         """All waiting turns by request id, including those that the engine keeps elsewhere."""
         self.pins: PinTable[Turn, KV] = PinTable()
+        self.has_pinned = False
+        """Whether the policy has pinned a turn."""
         self.events = 0
         """Number of events, including those that are not emitted, and of ends of programs."""
         self.wake_ps: int | None = None
@@ -458,6 +460,7 @@ class PolicyRunner(Generic[Turn, KV]):
         return self.unpin(own, "pressure") or self._reclaim(head, lambda: 0, alone=True)
 
     def _pin(self, turn: Turn, tokens: int, retention: Retention) -> None:
+        self.has_pinned = True
         kv, blocks = self._retain_blocks(turn, retention.whole_request)
         ttl_s: float | None = float(retention.ttl_s)
         pin = Pin(turn.view, tokens, self.now_s, self.now_s + retention.ttl_s)

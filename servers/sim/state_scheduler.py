@@ -7,6 +7,8 @@ not computed. A turn whose hit ends at a state that the same step computes waits
 
 from __future__ import annotations
 
+from typing import cast
+
 from servers.admission import Limits
 from servers.profiles import Profile
 from servers.profiles.kv_memory import STATE_INSIDE
@@ -14,7 +16,7 @@ from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import DeviceKV
 from servers.sim.reloads import BlockDemand
 from servers.sim.sequence import Sequence
-from servers.sim.states import StateKV
+from servers.sim.states import StateKV, StateOwner
 from servers.sim.window_scheduler import WindowScheduler, WindowTurns, owner_of
 
 
@@ -27,6 +29,8 @@ class StateTurns(WindowTurns):
         self._saves_inside = STATE_INSIDE in profile.kv_groups
         self._cap = min(limits.long_prefill or limits.step_tokens, limits.step_tokens)
         """Most tokens of a chunk, unless `--long-prefill-adaptive` raises them."""
+        self.keeps_states = False
+        """Whether turns keep the state that a pin needs."""
 
     def next_chunk(self, sequence: Sequence, budget: int) -> int:
         return self.aligned(sequence, sequence.computed, super().next_chunk(sequence, budget))
@@ -75,6 +79,11 @@ class StateTurns(WindowTurns):
         states = self.states(sequence, sequence.computed, tokens)
         self._states.extend(owner_of(sequence), tokens, states)
 
+    def hash_full(self, sequence: Sequence, tokens: int) -> None:
+        super().hash_full(sequence, tokens)
+        if tokens >= sequence.target and self.keeps_states:
+            self._states.keep(cast(StateOwner, sequence.owner), sequence.view.prompt_tokens)
+
     def extend_all(self, batch: Batch) -> bool:
         """Return False also if a prompt is partly computed: a decode may get no token beside it."""
         return not self.partial and super().extend_all(batch)
@@ -89,6 +98,7 @@ class StateScheduler(WindowScheduler):
 
     def schedule(self) -> Batch:
         self._states.computing.clear()
+        self._turns.keeps_states = self.runner.has_pinned
         return super().schedule()
 
     def _extend_one_by_one(self, batch: Batch) -> None:

@@ -19,6 +19,10 @@ With kernels that save a state inside a chunk (`inside`), the last chunk of a pr
 for the state at its last boundary, and does not end there.
 
 The states of a turn are like the blocks of a window of two tokens, most of which are missing.
+
+vLLM frees the state at the last boundary in the prompt once the turn has the next one, and may
+evict it before the turn ends. A pin without it cannot be hit. So if the policy has ever pinned,
+turns keep this state from the end of their prompt on, as with the vLLM plug-in.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import cast
 
 from servers.profiles.kv_memory import Groups
 from servers.sim.kv import BlockOwner, Path, Segment
-from servers.sim.windows import WindowKV, WindowOwner
+from servers.sim.windows import Held, WindowKV, WindowOwner
 
 WINDOW = 2
 """The next token needs the state after the last one."""
@@ -36,12 +40,14 @@ WINDOW = 2
 class StateOwner(WindowOwner):
     """The block tables of one turn, or the blocks of its pin."""
 
-    __slots__ = ("unhashed",)
+    __slots__ = ("kept", "unhashed")
 
     def __init__(self, path: Path, groups: int) -> None:
         super().__init__(path, groups)
         self.unhashed: list[int] = []
         """Positions of the states without a hash."""
+        self.kept: list[Held] = []
+        """The state at the prompt's last boundary in each group, held once more for a pin."""
 
 
 class StateKV(WindowKV):
@@ -97,6 +103,27 @@ class StateKV(WindowKV):
             self.computing.add(self._content(owner, last - 1))
         owner.hashed = max(owner.hashed, end)
 
+    # Pins ---------------------------------------------------------------------------------------
+
+    def keep(self, owner: StateOwner, prompt_tokens: int) -> None:
+        """Hold the states at the prompt's last boundary once more, if the turn still has them."""
+        position = (prompt_tokens - 1) // self._block - 1
+        for group in self._local:
+            for part in owner.held[group]:
+                if part.low <= position < part.high:
+                    part.copy.retain(position, position + 1, self._queue)
+                    owner.kept.append(Held(part.copy, position, position + 1))
+
+    def _drop_kept(self, owner: StateOwner) -> None:
+        for part in owner.kept:
+            self.free += part.copy.release(part.low, part.high, self._queue)
+        owner.kept.clear()
+
+    def take_left(self, owner: WindowOwner, prompt_tokens: int) -> None:
+        self._drop_kept(cast(StateOwner, owner))
+        super().take_left(owner, prompt_tokens)
+
     def release(self, owner: BlockOwner) -> None:
+        self._drop_kept(cast(StateOwner, owner))
         super().release(owner)
         cast(StateOwner, owner).unhashed = []

@@ -109,6 +109,29 @@ def test_a_pin_takes_the_state_that_its_turn_has_freed() -> None:
     assert kv.find(kv.owner(path), 39).depth == 9
 
 
+@pytest.mark.parametrize(("kept", "hit"), [(True, 9), (False, 0)])
+def test_a_state_that_a_turn_keeps_survives_turns_that_take_all_memory(
+    kept: bool, hit: int
+) -> None:
+    kv = StateKV(100, (STATE, STATE, None), BLOCK)
+    path = chain(40)
+    owner = turn(kv, path, prompt=150)
+    if kept:
+        kv.keep(owner, prompt_tokens=150)
+    for tokens in range(150, 250):
+        kv.leave_window(owner, tokens)
+        kv.extend(owner, tokens + 1)
+    # 16 blocks of attention and the next state of each group, beside the kept ones.
+    assert 100 - kv.free == 16 + 2 + 2 * kept
+    others = kv.owner(chain(1))
+    kv.allocate(others, kv.free)
+    kv.take_left(owner, prompt_tokens=150)
+    kv.release(others)
+    assert kv.find(kv.owner(path), 39).depth == hit
+    kv.release(owner)
+    assert kv.free == 100
+
+
 def test_chunks_end_where_a_state_is_cached() -> None:
     # A step computes 64 tokens. 150 tokens have their last boundary at 144.
     limits = Limits(4, 64)

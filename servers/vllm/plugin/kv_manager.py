@@ -45,10 +45,15 @@ def retain_blocks(manager: Any, request: Request, whole_request: bool) -> tuple[
     return blocks, len(blocks)
 
 
+def has_states(manager: Any) -> bool:
+    """Return whether the manager of a group has states of constant size."""
+    return hasattr(manager, "mamba_cache_mode")
+
+
 def _window(manager: Any) -> int | None:
     """Return the window of a group in tokens, None for full attention. A state is needed like a
     window of two tokens."""
-    return 2 if hasattr(manager, "mamba_cache_mode") else getattr(manager, "sliding_window", None)
+    return 2 if has_states(manager) else getattr(manager, "sliding_window", None)
 
 
 def _freed(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
@@ -77,6 +82,20 @@ def _freed(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
                 for group_id, block in zip(same, found or (), strict=False):
                     left.setdefault(group_id, []).append(block)
     return left
+
+
+def last_states(manager: Any, request: Request) -> Blocks:
+    """Return the states at the last block boundary in the prompt, of those that the request has.
+
+    vLLM frees them once the request has the next states, and may evict them before it ends."""
+    groups = manager.get_blocks(request.request_id).blocks
+    position = (request.num_prompt_tokens - 1) // manager.coordinator.scheduler_block_size - 1
+    return [
+        group[position]
+        for one, group in zip(manager.coordinator.single_type_managers, groups, strict=True)
+        if has_states(one) and 0 <= position < len(group)
+        if not group[position].is_null and group[position].block_hash is not None
+    ]
 
 
 def unhash_uncomputed(manager: Any, request: Request) -> None:

@@ -14,7 +14,7 @@ times in seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from servers.basics.json_object import JsonObject
 from servers.identity import LAST, is_valid_id
@@ -92,7 +92,15 @@ def _integer(value: object) -> int | None:
 
 
 class VllmTurn(EngineTurn):
-    __slots__ = ("admitted_s", "block_hashes", "by_prompt", "hit_tokens", "request_id", "tags")
+    __slots__ = (
+        "admitted_s",
+        "block_hashes",
+        "by_prompt",
+        "hit_tokens",
+        "kept",
+        "request_id",
+        "tags",
+    )
 
     def __init__(
         self, request_id: str, view: Request, tags: RequestTags, by_prompt: bool = False
@@ -111,6 +119,8 @@ class VllmTurn(EngineTurn):
         """Time of the first admission."""
         self.hit_tokens = 0
         """Number of prompt tokens that were cached at the first admission."""
+        self.kept: list[Any] = []
+        """Blocks of vLLM with the states that a pin needs, which the turn keeps until it ends."""
 
     def arrive_with(self, block_hashes: Sequence[object], block_tokens: int) -> None:
         """Describe the prompt for `repeats`. A block's hash covers the blocks before it."""

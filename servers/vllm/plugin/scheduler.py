@@ -33,6 +33,8 @@ from servers.vllm.plugin.known_prompts import KnownPrompts
 from servers.vllm.plugin.kv_manager import (
     Blocks,
     ReclaimingKVManager,
+    has_states,
+    last_states,
     retain_blocks,
     unhash_uncomputed,
 )
@@ -80,14 +82,16 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._known_prompts = KnownPrompts(self._hash_tokens)
         self._loading: set[str] = set()
         """Requests whose KV a connector loads."""
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        self._has_states = any(map(has_states, managers))
+        self._prompts: dict[str, Request] = {}
+        """Admitted requests whose prompts are not computed, if layers have states."""
         self._log = self._open_log()
         self._logs_decisions = logger.isEnabledFor(logging.DEBUG)
         self._stock_manager = manager = self.kv_cache_manager
         self.runner: PolicyRunner[VllmTurn, Blocks] = PolicyRunner(
             policy,
-            retain_blocks=lambda turn, whole: retain_blocks(
-                manager, self.requests[turn.request_id], whole
-            ),
+            retain_blocks=self._retain_blocks,
             release_blocks=manager.block_pool.free_blocks,
             emit=self._emit,
             idle_s=self._options.idle_s or math.inf,
@@ -245,6 +249,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             tokens, hashes = request.num_prompt_tokens, request.block_hashes
             self._known_prompts.turn_ended(turn.program_id, tokens, hashes)
         del self.turns[request.request_id]
+        self._drop_kept(turn)
         result = super()._free_request(request, *args, **kwargs)
         timings = _server_timings(turn, request)
         if isinstance(result, tuple):
@@ -313,9 +318,33 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         displaced, queue.displaced = queue.displaced, None
         if displaced:
             queue.prepend_requests(displaced)
+        if self._prompts:
+            self._keep_states()
         if observer is not None:
             observer.scheduled(output, begun_s, self.requests)
         return output
+
+    def _keep_states(self) -> None:
+        """Let turns whose prompts this step completes keep the states that a pin needs, if the
+        policy has ever pinned."""
+        manager = self._stock_manager
+        for request_id, request in list(self._prompts.items()):
+            if request.num_computed_tokens >= request.num_tokens:
+                del self._prompts[request_id]
+                if self.runner.has_pinned:
+                    kept = self.turns[request_id].kept = last_states(manager, request)
+                    manager.block_pool.touch(kept)
+
+    def _drop_kept(self, turn: VllmTurn) -> None:
+        self._prompts.pop(turn.request_id, None)
+        if turn.kept:
+            self._stock_manager.block_pool.free_blocks(turn.kept)
+            turn.kept = []
+
+    def _retain_blocks(self, turn: VllmTurn, whole_request: bool) -> tuple[Blocks, int]:
+        self._drop_kept(turn)
+        request = self.requests[turn.request_id]
+        return retain_blocks(self._stock_manager, request, whole_request)
 
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         if self._observer is not None:
@@ -331,6 +360,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         turn.view.output_tokens = request.num_output_tokens
         request.priority = 0
         unhash_uncomputed(self._stock_manager, request)
+        self._drop_kept(turn)
         self.runner.preempted(turn)
         super()._preempt_request(request, *args, **kwargs)
 
@@ -356,6 +386,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         cached = kwargs.get("num_new_computed_tokens", 0) + external
         if turn.admitted_s is None:
             turn.admitted_s, turn.hit_tokens = self.runner.now_s, cached
+        if self._has_states:
+            self._prompts[request.request_id] = request
         self._held_back = False
         self.runner.admitted(turn, request.num_tokens, cached, external)
         if kwargs.get("delay_cache_blocks"):
