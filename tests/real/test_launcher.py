@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from tests.crash import trials
 from tests.crash.live import survives
-from tests.lines import Line, into
+from tests.lines import Line, into, read_lines
 from tests.processes import group_of, wait_until, wait_until_gone, wait_until_none
 from tests.real.conftest import forked
 from tests.real.test_sweep import START_S, begin
@@ -58,7 +59,7 @@ def complete(server: VllmServer, prompt: list[int], **options: Any) -> dict[str,
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
     tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    config = ServerConfig(policy="continuum", kv_blocks=200, flags=tools)
+    config = ServerConfig(policy="continuum", kv_blocks=200, flags=tools, long_prefill=16)
     with forked():
         server = launch(config, folder, ready_within_s=READY_WITHIN_S)
     with server as started:
@@ -131,6 +132,31 @@ def test_the_policy_in_the_server_writes_events(server: VllmServer) -> None:
     post(server, "/v1/completions", body, **{"X-Session-ID": "session-8"})  # as AIPerf sends it
     for program in ("job-7", "session-8"):
         wait_until(lambda: f'"{program}"' in server.events_path.read_text())  # noqa: B023
+
+
+def test_a_short_turn_passes_a_long_prompt_of_which_a_step_computes_few_tokens(
+    server: VllmServer,
+) -> None:
+    """While another turn decodes, a step computes 16 of the 2,400 tokens of the long prompt, which
+    takes 150 steps, and all of the short one. Without --long-prefill the long one takes 2."""
+
+    def events(event: str) -> list[str]:
+        lines = read_lines(server.events_path)
+        return [line["program_id"] for line in lines if line["event"] == event]
+
+    def send(program: str, tokens: int, answer: int) -> None:
+        named = {"program_id": program, "turn": 0, "is_last": 1}
+        complete(server, [len(program)] * tokens, max_tokens=answer, vllm_xargs=named)
+
+    with ThreadPoolExecutor() as pool:
+        turns = [("decodes", 16, 250), ("long", 2400, 1), ("short", 15, 1)]
+        sent = []
+        for program, tokens, answer in turns:
+            sent.append(pool.submit(send, program, tokens, answer))
+            wait_until(lambda: program in events("arrival"))  # noqa: B023
+        for each in sent:
+            each.result()
+    assert [each for each in events("finished") if each in {"long", "short"}] == ["short", "long"]
 
 
 def test_the_libraries_of_agents_are_recorded_and_scheduled_by_program(server: VllmServer) -> None:
