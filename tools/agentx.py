@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,16 @@ from tools.results_tables import DASH, DATA, code, table
 
 FILE = DATA / "agentx.json"
 AGENTS = 16
-"""Agents of the rows that the page shows: with fewer, policies differ less. Where attention is
-hybrid, memory is scarce with more."""
-HYBRID = ("qwen3-coder-next", "qwen3-coder-30b-a3b", "gemma-4-26b-a4b")
-"""Models of the table on hybrid attention, the second one for comparison."""
+"""Agents of the rows that the page shows: with fewer, policies differ less."""
+HYBRID = {
+    "gemma-4-26b-a4b": (AGENTS,),
+    "qwen3-coder-30b-a3b": (32, 40, 48),
+    "qwen3-coder-next": (64, 80, 96),
+}
+"""Models of the tables on hybrid attention, the second one for comparison, and numbers of agents.
+Where attention is hybrid, memory is scarce with more."""
+LIMIT_S = 5.0
+"""P90 TTFT that the table of numbers of agents allows."""
 NO_DIFFERENCE = 1.03
 """Loads on which no policy gives this many times the tokens of another one have no column."""
 Row = Mapping[str, Any]
@@ -78,14 +86,44 @@ def _machine(row: Row) -> str:
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
     """Return the tables by their names in the page: tokens per second and GPU (interactivity P90),
-    and for hybrid attention the share of prompt tokens that were hits."""
+    and for hybrid attention the share of prompt tokens that were hits, and the most agents within
+    the limit."""
     others = [row for row in rows if row["model"] not in HYBRID and row["agents"] == AGENTS]
-    hybrid = [row for row in rows if row["model"] in HYBRID and row["agents"] >= AGENTS]
-    hybrid.sort(key=lambda row: (row["model"], row["agents"]))
+    hybrid = sorted((row for row in rows if row["model"] in HYBRID), key=itemgetter("agents"))
+    shown = [row for model in HYBRID for row in hybrid if row["model"] == model]
+    shown = [row for row in shown if row["agents"] in HYBRID[row["model"]]]
     return {
         "agentx": _table(others, _machine, "{tokens} ({tps})"),
-        "agentx of hybrid attention": _table(hybrid, _load, "{tokens} ({tps}), {hits:.0%}"),
+        "agentx of hybrid attention": _table(shown, _load, "{tokens} ({tps}), {hits:.0%}"),
+        "agents with hybrid attention": _within_limit(hybrid),
     }
+
+
+def _within_limit(rows: Sequence[Row]) -> str:
+    """Return a table of the most agents, by policy, up to which all numbers meet the limit."""
+    machines = [each for each in dict.fromkeys(map(_machine, rows)) if _numbers(rows, each) > 1]
+    cells: list[tuple[str, ...]] = []
+    for policy in dict.fromkeys(row["variant"] for row in rows):
+        found: list[str] = []
+        for machine in machines:
+            own = [r for r in rows if r["variant"] == policy and _machine(r) == machine]
+            met = list(takewhile(lambda row: row["ttft_p90_s"] <= LIMIT_S, own))
+            found += _most(met, at_least=met == own)
+        cells.append((code(policy), *found))
+    columns = [f"{name}: {what}" for name in machines for what in ("agents", "tokens", "hits")]
+    return table(("policy", *columns), cells)
+
+
+def _numbers(rows: Sequence[Row], machine: str) -> int:
+    return len({row["agents"] for row in rows if _machine(row) == machine})
+
+
+def _most(met: Sequence[Row], *, at_least: bool) -> tuple[str, str, str]:
+    if not met:
+        return DASH, DASH, DASH
+    last = met[-1]
+    agents = f"{'≥ ' * at_least}{last['agents']}"
+    return agents, whole(last["tokens_per_s_per_gpu"]), f"{last['hit_ratio']:.0%}"
 
 
 def _load(row: Row) -> str:
