@@ -88,7 +88,7 @@ def _compiled_core() -> InstallationCheck:
     core = find_core()
     if core.finding == "absent":
         compile_it = make_or("compile", f"TURNSTILE_COMPILE=1 {REINSTALL}")
-        finding = f"cells take three times as long; compile it with: {compile_it}"
+        finding = f"cells take four times as long; compile it with: {compile_it}"
         return _absent("compiled core", finding, "not compiled")
     return InstallationCheck(
         "compiled core", not core.is_outdated, core.finding, make_or("compile", REINSTALL)

@@ -181,7 +181,7 @@ def core_for(engine: ResolvedEngine) -> Core:
 def _say_outdated(finding: str) -> None:
     """Print it once, though a plan runs many sweeps."""
     print_message(
-        f"cells run in Python, which takes three times as long: the compiled core is {finding};"
+        f"cells run in Python, which takes four times as long: the compiled core is {finding};"
         f" run {make_or('compile', REINSTALL)}"
     )
 
