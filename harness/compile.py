@@ -1,6 +1,7 @@
 """Compiles the core of the simulator with mypyc: `python -m harness.compile`.
 
-With `--check` it only tests whether this machine can compile.
+With `--check` it only tests whether this machine can compile; `bench doctor` says whether the core
+is current.
 
 In: the sources that `servers.basics.compiled_core` names. Out: a folder of extension modules for
 this Python. Needs a C compiler, mypy and setuptools, and nothing else, so that `setup.py` can use
@@ -115,5 +116,7 @@ def _refuse_inexact_division(c_folder: Path) -> None:
 if __name__ == "__main__":
     if reason := obstacle():
         sys.exit(f"make compile: {reason}")
-    if sys.argv[1:] != ["--check"]:
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit("usage: python -m harness.compile [--check]")
+    if not sys.argv[1:]:
         compile_core()
