@@ -137,7 +137,8 @@ def load_path(path: str) -> Any:
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
             where = getattr(found, "__file__", None) or "built in"
-            raise AttributeNotFound(f"{module_name} ({where}) has no {attributes}")
+            close = did_you_mean(attribute, dir(found))
+            raise AttributeNotFound(f"{module_name} ({where}) has no {attributes}{close}")
         found = getattr(found, attribute)
     return found
 

@@ -123,7 +123,8 @@ AGES = """
     [
         ("class Mine: pass", "derive a class from servers.policies.base.Policy"),
         ("Mine = 3", r"[a-z0-9_]+:Mine: is not a class; derive one from"),
-        ("Other = 3", "has no Mine"),
+        ("Other = 3", r"has no Mine$"),
+        ("class Mines: pass", r"has no Mine; did you mean Mines\?"),
         ("import nowhere_to_be_found", "nowhere_to_be_found"),
         ("\nraise RuntimeError('no GPU')", r"RuntimeError: no GPU at .*_of_\d+.py:3; correct that"),
         ("raise SystemExit(3)", "SystemExit: 3"),
