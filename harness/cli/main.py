@@ -181,7 +181,9 @@ def _usage_message(error: Any) -> str:
     first = error.__cause__.errors(include_url=False)[0]
     name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar
     reason = re.sub("^'.*' is not one of", "must be one of", requirement(first["msg"]))
-    reason = reason.partition(", unable to parse")[0]
+    reason, unread, _ = reason.partition(", unable to parse")
+    if unread and re.fullmatch(r"\d[\d.,]* ?[A-Za-z/]+", first["input"]):
+        reason += " without a unit"
     return f"{name or error.param.name} {brief(first['input'])}: {reason}"
 
 

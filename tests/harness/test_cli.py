@@ -498,6 +498,10 @@ def test_completion_lists_matching_names(
     [
         ("sweep --programs 0", "bench: --programs '0': must be greater than or equal to 1"),
         ("sweep --workers two", "bench: --workers 'two': must be a valid integer; "),
+        (
+            "sweep --offload-gb 100GB",
+            "bench: --offload-gb '100GB': must be a valid number without a unit; ",
+        ),
         ("sweep --polices fcfs", "bench: No such option: --polices"),
         ("sweeep", "bench: No such command 'sweeep'"),
         ("list engines", "bench: THING 'engines': must be one of 'policies', "),
