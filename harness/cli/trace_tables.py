@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -77,8 +78,10 @@ def show_distances(distances: Sequence[Distance]) -> None:
     _show(table)
 
 
-def show_likenesses(likenesses: Sequence[Likeness], programs: Sequence[Program]) -> None:
-    """Print the means of the programs beside the recipes', the nearest first."""
+def show_likenesses(
+    likenesses: Sequence[Likeness], programs: Sequence[Program], paths: Sequence[str]
+) -> None:
+    """Print the means of the programs in `paths` beside the recipes', the nearest first."""
     if not likenesses:
         return
     shown = [name for name in QUANTITIES if name != KEPT]
@@ -95,7 +98,7 @@ def show_likenesses(likenesses: Sequence[Likeness], programs: Sequence[Program])
     if first.distance <= LIKE:
         print(
             f"\nThe nearest recipe is {first.recipe}; compare it in detail with: "
-            f"bench traces fit --check {first.recipe} PATH"
+            f"bench traces fit --check {first.recipe} {shlex.join(paths)}"
         )
     else:
         print("\nNo recipe is like these programs; bench traces fit makes one that is.")

@@ -47,6 +47,7 @@ def test_burstiness_compares_deviation_and_mean_of_the_times_between_starts() ->
 def test_stats_prints_the_nearest_recipe(tmp_path: Path) -> None:
     shown = bench("inspect", "swe-bench")
     assert "The nearest recipe is swe-bench" in shown.stdout
+    assert "bench traces fit --check swe-bench swe-bench\n" in shown.stdout
     assert "these programs" in shown.stdout
     found = json.loads(bench("inspect", "swe-bench", "--json").stdout)["recipes"]
     assert found[0]["recipe"] == "swe-bench"

@@ -113,7 +113,7 @@ def inspect(
     show_statistics(summary, rows)
     print_more(len(summary.tools) - rows, "tools")
     show_unread(loaded.unread, rows)
-    show_likenesses(likenesses, loaded.programs)
+    show_likenesses(likenesses, loaded.programs, paths)
     print_notes("rejected", loaded.rejections)
     print_notes("repaired", loaded.repairs)
 
