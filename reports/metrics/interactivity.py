@@ -121,7 +121,7 @@ INTERACTIVITY = Group(
         Metric("interactivity_p90", TOKENS_PER_S, "higher", "Interactivity P90").means(
             "90% of the requests get this many output tokens per second or more."
         ),
-        Metric("ttft_p90_s", Unit("s")).means("P90 TTFT."),
+        Metric("ttft_p90_s", Unit("s"), "lower").means("P90 TTFT."),
         Metric("output_tokens_per_s_per_gpu", PER_GPU, "higher").means(
             "Output tokens of the requests that ended in the window, per second and GPU."
         ),
