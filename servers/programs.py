@@ -21,9 +21,10 @@ MAX_PROGRAMS = 100_000
 """Limit of the programs in memory, because not every client reports the end of a program."""
 MAX_CONVERSATIONS = 8
 """Limit of the conversations of a program."""
-TEMPLATE_TAIL_TOKENS = 16
-"""Last tokens of a prompt that the next prompt need not repeat: chat templates end a prompt with
-the beginning of the answer, such as an empty `<think>` block."""
+MIN_TAIL_TOKENS, MAX_TAIL_TOKENS = 16, 80
+"""Limits of the eighth at the end of a prompt that the next prompt need not repeat. Chat templates
+end a prompt with the beginning of the answer, such as an empty `<think>` block, and AIPerf draws
+the last incomplete block of 64 tokens anew when it replays hashes of blocks."""
 
 
 class PromptStart(NamedTuple):
@@ -36,7 +37,8 @@ class PromptStart(NamedTuple):
 
 def blocks_to_repeat(prompt_tokens: int, block_tokens: int) -> int:
     """Return the number of full blocks that the next prompt of a conversation repeats."""
-    return max(0, prompt_tokens - TEMPLATE_TAIL_TOKENS) // block_tokens
+    tail = min(max(prompt_tokens // 8, MIN_TAIL_TOKENS), MAX_TAIL_TOKENS)
+    return max(0, prompt_tokens - tail) // block_tokens
 
 
 class Conversation:

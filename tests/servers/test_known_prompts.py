@@ -6,6 +6,9 @@ next prompt need not repeat.
 
 from __future__ import annotations
 
+import pytest
+
+from servers.programs import blocks_to_repeat
 from servers.vllm.plugin.known_prompts import KnownPrompts
 
 
@@ -19,6 +22,22 @@ def serve(known: KnownPrompts, prompt: str) -> str | None:
     if program is not None:
         known.turn_ended(program, 16 * len(prompt) + 16, hashes(prompt))
     return program
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "blocks"),
+    # all but the last 16; an eighth, 25; 80
+    [(16, 0), (31, 0), (32, 1), (128, 7), (200, 10), (640, 35), (1000, 57)],
+)
+def test_the_next_prompt_need_not_repeat_an_eighth_of_16_to_80_tokens(
+    prompt_tokens: int, blocks: int
+) -> None:
+    assert blocks_to_repeat(prompt_tokens, 16) == blocks
+
+
+def test_the_last_incomplete_block_of_64_tokens_may_change_as_in_replays_of_hashes() -> None:
+    for prompt_tokens in range(640, 1280):
+        assert blocks_to_repeat(prompt_tokens, 16) * 16 <= prompt_tokens // 64 * 64
 
 
 def test_the_turns_of_a_conversation_are_one_program() -> None:
