@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import quantiles
 from typing import NamedTuple
 
 from harness.calibrate.operator_tables import open_tables
+from servers.basics.clock import PS_PER_S
 from servers.basics.errors import DoesNotFit
 from servers.profiles import analytic_profile, model
 from servers.profiles.cpu_time import CPU_TIME, Scheduling
@@ -56,13 +58,10 @@ Ratios = Mapping[tuple[str, str, Layout], Sequence[float]]
 
 def ratios() -> Ratios:
     found: defaultdict[tuple[str, str, Layout], list[float]] = defaultdict(list)
-    for name in MODELS:
+    for name, hardware, gpus, layout in product(MODELS, MACHINES, GPUS, Layout):
         weights = "BF16" if model(name).precision == "BF16" else "FP8, MXFP4"
-        for hardware in MACHINES:
-            for gpus in GPUS:
-                for layout in Layout:
-                    for kind, ratio in _of(hardware, name, gpus, layout):
-                        found[weights, kind, layout].append(ratio)
+        for kind, ratio in _of(hardware, name, gpus, layout):
+            found[weights, kind, layout].append(ratio)
     return found
 
 
@@ -72,6 +71,7 @@ def _of(hardware: str, name: str, gpus: int, layout: Layout) -> list[tuple[str, 
     except DoesNotFit:
         return []
     tables, _ = open_tables(hardware, name, gpus, None, layout=layout)
+    experts = expert_times(hardware, name, gpus, KvCacheDtype.AUTO)
     cpu = CPU_TIME[Scheduling.ASYNC]
     found = []
     for kind, n, context in STEPS:
@@ -82,10 +82,9 @@ def _of(hardware: str, name: str, gpus: int, layout: Layout) -> list[tuple[str, 
             turns, ps = n, rank.batch_ps([], [context] * n)
             seconds = tables.decode_s(n, context)
         if layout is Layout.DP_ATTN:
-            experts = expert_times(hardware, name, gpus, KvCacheDtype.AUTO)
             ps += experts.ps(gpus * n) - experts.ps(n)
         ps -= cpu.step_ps + turns * cpu.sequence_ps
-        found.append((kind, ps / 1e12 / seconds))
+        found.append((kind, ps / PS_PER_S / seconds))
     return found
 
 

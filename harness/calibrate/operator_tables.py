@@ -40,6 +40,15 @@ class Package(NamedTuple):
     install: str
     """What `pip install` takes."""
 
+    @property
+    def installed(self) -> str:
+        """Name and version."""
+        return f"{self.name} {metadata.version(self.name)}"
+
+    @property
+    def remedy(self) -> str:
+        return f"needs {self.name}; pip install {self.install}"
+
 
 AICONFIGURATOR = Package("aiconfigurator-core", "aiconfigurator_core", "'turnstile-bench[silicon]'")
 PACKAGES = {
@@ -146,7 +155,7 @@ def open_tables(
         engines = import_module(f"{package.module}.sdk.engine")
         database = import_module(f"{package.module}.sdk.perf_database")
     except ModuleNotFoundError:
-        raise Unavailable(f"--from: needs {package.name}; pip install {package.install}") from None
+        raise Unavailable(f"--from: {package.remedy}") from None
     # The package warns of low-quality rows in tables that these models do not use.
     logging.getLogger(package.module).setLevel(logging.ERROR)
     system = OPERATOR_TABLES[hardware_name]
@@ -179,9 +188,7 @@ def open_tables(
         )
     _refuse_unsupported_layers(llm, what, package)
     return OperatorTables(engine, what, package), Tables(
-        package=f"{package.name} {metadata.version(package.name)}",
-        system=system,
-        engine_version=version,
+        package=package.installed, system=system, engine_version=version
     )
 
 

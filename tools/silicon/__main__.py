@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from harness.calibrate.operator_tables import AICONFIGURATOR
 from harness.cli.errors import one_line_errors
 from harness.cli.start_server import StatusLine
 from harness.cli.tables import show_rows
@@ -24,7 +25,7 @@ from servers.basics.errors import InvalidInput
 from tools.silicon import predictions as replayed
 from tools.silicon import rows as measurements
 from tools.silicon.errors import COLUMNS, Prediction, apart_rows, headline, judge, pair_rows
-from tools.silicon.rows import Row, package
+from tools.silicon.rows import Row
 
 Text = str | None
 
@@ -55,8 +56,8 @@ def main(
             reasons = "; ".join(f"{why} ({count})" for why, count in left_out.items())
             raise InvalidInput(f"no measurement can be compared: {reasons}")
         if save is not None:
-            step_times = f"operator tables of {package()}"
-            errors = replayed.errors_file(predictions, package(), step_times)
+            step_times = f"operator tables of {AICONFIGURATOR.installed}"
+            errors = replayed.errors_file(predictions, AICONFIGURATOR.installed, step_times)
             write_file(save, f"{errors.model_dump_json(indent=1)}\n".encode())
     if not _show(predictions, left_out).good and save is None:
         raise typer.Exit(1)

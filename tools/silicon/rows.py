@@ -14,16 +14,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata, resources
+from importlib import resources
 
 import numpy as np
 
+from harness.calibrate.operator_tables import AICONFIGURATOR
 from servers.admission import Admission
 from servers.basics.errors import Unavailable
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 
-PACKAGE = "aiconfigurator-core"
 FILE = "systems/silicon_sample.csv"
 CONFIGS = "model_configs"
 GPUS = {system: name for name, system in OPERATOR_TABLES.items()}
@@ -49,7 +49,7 @@ class Checkpoint:
         """The value of `--model`."""
         if self.config is None:
             return self.model
-        return str(resources.files("aiconfigurator_core") / CONFIGS / self.config)
+        return str(resources.files(AICONFIGURATOR.module) / CONFIGS / self.config)
 
 
 CHECKPOINTS = {
@@ -192,15 +192,11 @@ def read_rows(
     """Read the file of the installed package: rows that can be expressed, and the number of others
     of this GPU and model by reason. Raises Unavailable without the package."""
     try:
-        file = resources.files("aiconfigurator_core") / FILE
+        file = resources.files(AICONFIGURATOR.module) / FILE
         text = file.read_text(encoding="utf-8")
     except ModuleNotFoundError:
-        raise Unavailable(f"needs {PACKAGE}; pip install 'turnstile-bench[silicon]'") from None
+        raise Unavailable(AICONFIGURATOR.remedy) from None
     return parse(text.splitlines(), hardware, model)
-
-
-def package() -> str:
-    return f"{PACKAGE} {metadata.version(PACKAGE)}"
 
 
 def parse(
