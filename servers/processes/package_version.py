@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from servers.basics.checkout import ROOT
 from servers.basics.errors import Unavailable
 
-ROOT = Path(__file__).resolve().parents[2]
 PROBE = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 PROBE_TIMEOUT_S = 60.0
 

@@ -64,7 +64,7 @@ aisimulate, which need no GPU.
 def profile(
     *,
     context: typer.Context,
-    show: Annotated[bool, Option("Print a profile, and measure nothing.")] = (False),
+    show: Annotated[bool, Option("Print a profile, and measure nothing.")] = False,
     json: Annotated[bool, Option("With --show: print JSON.")] = False,
     model: Annotated[
         str | None,

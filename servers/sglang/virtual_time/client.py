@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from servers.processes.package_version import ROOT
+from servers.basics.checkout import ROOT
 from servers.remote.client import EngineProcess
 
 SETTINGS = ("SGLANG_", "SGL_", "IN_BATCH_PREFIX_")

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from servers.processes.package_version import ROOT
+from servers.basics.checkout import ROOT
 from servers.remote.client import EngineProcess
 from servers.vllm.launch.policy_module import link_modules
 from servers.vllm.models.model_folder import set_compile_cache
