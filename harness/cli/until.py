@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.console import print_message
-from reports.statistics.best import MAX_SEEDS, seeds_for
+from reports.statistics.best import MAX_SEEDS, seeds_for, undecided
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 
 if TYPE_CHECKING:
     from harness.load.settings import Execution, SweepSettings
+    from reports.run_folder.read import Run
+    from reports.statistics.capacities import VariantCapacity
 
-Run = Callable[["SweepSettings"], tuple[Path, Mapping[str, str]]]
+RunSettings = Callable[["SweepSettings"], tuple[Path, Mapping[str, str]]]
 SEPARATED = "separated"
 DEFAULT = "1min"
 MINUTES = re.compile(r"([1-9][0-9]{0,3})min")
@@ -39,8 +41,8 @@ class NotYet(NamedTuple):
     """How many seeds the next round has, including the last round's."""
 
 
-Rule = Callable[[Path, int], NotYet | None]
-"""Takes the run folder and its number of seeds; None if no other round is needed."""
+Rule = Callable[["Run"], NotYet | None]
+"""Takes the run after a round; None if no other round is needed."""
 
 
 def parse_until(text: str) -> Rule:
@@ -102,13 +104,15 @@ def refuse_until(settings: SweepSettings, text: str) -> None:
 
 
 def run_until(
-    settings: SweepSettings, rule: Rule, folder: Path, run: Run
+    settings: SweepSettings, rule: Rule, folder: Path, run: RunSettings
 ) -> tuple[Path, Mapping[str, str]]:
     """Run rounds with more and more seeds until the rule needs no other."""
+    from reports.run_folder.read import load_run
+
     seeds = first_seeds(settings, folder)
     while True:
         folder, failed = run(replace(settings, seeds=",".join(map(str, seeds))))
-        not_yet = None if failed else rule(folder, len(seeds))
+        not_yet = None if failed else rule(load_run(folder))
         if not_yet is None:
             return folder, failed
         if len(seeds) >= MAX_SEEDS:
@@ -131,66 +135,63 @@ def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
     return stored if stored[: len(given)] == given else given
 
 
-def widest_ratio(folder: Path) -> float | None:
+def widest_ratio(run: Run) -> float | None:
     """Return the largest relative half width of the intervals of capacity ratios, infinity with one
     seed; None if no variant has a ratio."""
-    from reports.run_folder.read import load_run
-    from reports.statistics.searched import searched
-
-    found = searched(load_run(folder))
-    ratios = [each.ratio for each in found.found if each.ratio is not None] if found else []
+    ratios = [each.ratio for each in _capacities(run) if each.ratio is not None]
     widths = [r.high / r.value - 1 if r.has_interval else math.inf for r in ratios]
     return max(widths, default=None)
 
 
-def narrow(share: float, width_of: Callable[[Path], float | None] = widest_ratio) -> Rule:
+def _capacities(run: Run) -> Sequence[VariantCapacity]:
+    from reports.statistics.searched import searched
+
+    return found.found if (found := searched(run)) else ()
+
+
+def narrow(share: float, width_of: Callable[[Run], float | None] = widest_ratio) -> Rule:
     """Return the rule that half the width of each interval is at most `share` of its ratio."""
 
-    def rule(folder: Path, seeds: int) -> NotYet | None:
-        width = width_of(folder)
+    def rule(run: Run) -> NotYet | None:
+        width = width_of(run)
         if width is None or width <= share:
             return None
-        return NotYet(f"intervals of ratios are ±{width:.0%}", seeds_for(seeds, width, share))
+        seeds = seeds_for(len(run.sweep.seeds), width, share)
+        return NotYet(f"intervals of ratios are ±{width:.0%}", seeds)
 
     return rule
 
 
-def separated(folder: Path, seeds: int) -> NotYet | None:
+def separated(run: Run) -> NotYet | None:
     """The rule that each scheduler is separated from the one with the highest capacity, or equal to
     it within 3%. The seeds are doubled, so that the results are looked at a few times only."""
-    from reports.run_folder.read import load_run
-    from reports.statistics.best import undecided
-    from reports.statistics.searched import searched
-
-    found = searched(load_run(folder))
-    left = undecided(found.found) if found else []
+    left = undecided(_capacities(run))
     if not left:
         return None
     names = listed([each.variant for each in left], at_most=3)
     verb = "is" if len(left) == 1 else "are"
     reason = f"{names} {verb} not yet separated from {left[0].best}, nor shown to be equal"
-    return NotYet(reason, min(MAX_SEEDS, 2 * seeds))
+    return NotYet(reason, min(MAX_SEEDS, 2 * len(run.sweep.seeds)))
 
 
-def _minutes(folder: Path) -> float:
-    from reports.run_folder.read import load_run
+def _minutes(run: Run) -> float:
     from reports.statistics.searched import simulated_minutes
 
-    return simulated_minutes(load_run(folder))
+    return simulated_minutes(run)
 
 
 def within(
-    minutes: int, minutes_of: Callable[[Path], float] = _minutes, rule: Rule = separated
+    minutes: int, minutes_of: Callable[[Run], float] = _minutes, rule: Rule = separated
 ) -> Rule:
     """Return the rule `separated` for as long as all cells take at most about this time to
     simulate. A round has at least half as many seeds again: the limits of the statistics are for
     five looks at the results."""
 
-    def in_time(folder: Path, seeds: int) -> NotYet | None:
-        not_yet = rule(folder, seeds)
-        if not_yet is None:
+    def in_time(run: Run) -> NotYet | None:
+        if (not_yet := rule(run)) is None:
             return None
-        count = min(not_yet.seeds, int(seeds * minutes / minutes_of(folder)))
+        seeds = len(run.sweep.seeds)
+        count = min(not_yet.seeds, int(seeds * minutes / minutes_of(run)))
         return not_yet._replace(seeds=count) if count >= 1.5 * seeds else None
 
     return in_time

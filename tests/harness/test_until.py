@@ -25,7 +25,6 @@ from harness.cli.until import (
 )
 from harness.load.option import build
 from harness.load.settings import Execution, SweepSettings
-from reports.run_folder.read import read_sweep
 from reports.statistics.best import MAX_SEEDS, seeds_for
 from servers.basics.errors import InvalidInput
 from servers.records.sweep import SweepRecord
@@ -94,8 +93,8 @@ def test_a_time_limits_the_seeds_and_each_round_has_half_as_many_again(
     than 16, 7 and 4, so the second, third and last sweep end there."""
     rule = within(
         1,
-        lambda folder: len(read_sweep(folder).seeds) * minutes_per_seed,
-        lambda _, count: NotYet("undecided", min(MAX_SEEDS, 2 * count)),
+        lambda run: len(run.sweep.seeds) * minutes_per_seed,
+        lambda run: NotYet("undecided", min(MAX_SEEDS, 2 * len(run.sweep.seeds))),
     )
     assert [len(each.split(",")) for each in ran_with(tmp_path / "run", rule)] == seeds
 
