@@ -60,6 +60,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     """
     first = settings[0]
     scenario = chosen_scenario(first)
+    seeds = parse_seeds(first.seeds) if first.seeds else ()  # before traces are read
     arrivals = parse_arrivals(first.load.process)
     if first.load.background is not None and first.agents != Agents():
         raise InvalidInput(
@@ -87,7 +88,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     jps = AUTO if first.jps is None and slo is not None else first.jps
     amounts = _amounts(jps, arrivals, first, searches=slo is not None)
     horizon = None if scenario else _horizon(first.load, kind, fixed, arrivals, amounts)
-    seeds = tuple(parse_seeds(first.seeds or _default_seeds(scenario, steady)))
+    seeds = seeds or parse_seeds(_default_seeds(scenario, steady))
     if len(seeds) > 1 and fixed and kind.is_virtual and not (background or agents):
         _refuse_equal_seeds(first, arrivals, workload)
     if amounts and not arrivals.takes_agents:

@@ -75,7 +75,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--seeds 1,2: with one job a seed draws nothing, .* --arrivals poisson without --once$",
         ),
         ("--arrivals bursts", "--arrivals 'bursts': use poisson"),
-        ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
+        ("--seeds 5..1 --traces none.jsonl", "--seeds '5..1': the range is reversed"),
         (
             "--engine gpu",
             "--engine gpu: no engine .* sglang-virtual, dynamo-mocker; or give the URL of",
