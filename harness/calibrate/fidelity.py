@@ -16,9 +16,10 @@ from harness.load.arrivals import parse_arrivals
 from harness.load.machines import refuse_list
 from harness.load.settings import Machine, Server, SweepSettings
 from harness.sweep.plan import SweepPlan
-from harness.sweep.resolve import resolve
+from harness.sweep.resolve import DEFAULT_JPS, resolve
 from servers.basics.atomic import make_folder, write_file
 from servers.basics.errors import InvalidInput
+from servers.basics.phrasing import counted
 from servers.basics.text import slug
 from servers.profiles.files import is_file, read_measured
 from servers.variants import variants
@@ -50,7 +51,13 @@ def check(settings: SweepSettings) -> None:
     refuse_list(machine)
     default = Machine(max_num_seqs=machine.max_num_seqs, step_tokens=machine.step_tokens)
     load = replace(settings.load, once=True)
-    resolve(replace(settings, machine=default, server=Server(), load=load))
+    plan = resolve(replace(settings, machine=default, server=Server(), load=load))
+    if settings.jps is None and plan.arrivals.takes_rate:
+        raise InvalidInput(
+            f"--jps: give rates, such as 0.2,0.5,2; at the default, {DEFAULT_JPS}, the live engine "
+            f"would run {counted(len(plan.cells()), 'cell')}, in which jobs arrive for "
+            f"{arrivals_s(plan) / 60:,.0f} minutes in total"
+        )
 
 
 def default_folder(settings: SweepSettings) -> Path:
@@ -118,13 +125,12 @@ def _check_same_workload(live: SweepPlan, virtual: SweepPlan) -> None:
             )
 
 
-def arrivals_s(settings: SweepSettings, repeats: int) -> float:
-    """Return the seconds during which jobs arrive, summed over all live cells.
+def arrivals_s(plan: SweepPlan) -> float:
+    """Return the seconds during which jobs arrive, summed over all cells.
 
     This is a lower bound of their duration. It is 0 in a closed loop, where arrivals depend on the
     engine.
     """
-    plan = resolve(settings)
     programs = plan.workload.programs
     draws = [plan.arrivals.draw(programs, cell.amount, cell.seed) for cell in plan.cells()]
-    return repeats * sum(max(starts_s) for starts_s, in_flight in draws if in_flight is None)
+    return sum(max(starts_s) for starts_s, in_flight in draws if in_flight is None)

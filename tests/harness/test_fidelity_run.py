@@ -132,3 +132,14 @@ def test_the_default_folder_is_named_after_the_settings() -> None:
     result = CliRunner().invoke(app, COMMAND.replace(" --out card", "").split())
     line = result.stdout.splitlines()[-1]
     assert line.startswith("fidelity card: runs/fidelity_three.jsonl_")
+
+
+def test_a_command_without_rates_says_what_it_would_run_and_measures_nothing(
+    machine: SimulatedMachine,
+) -> None:
+    """Five policies at the papers' nine rates; jobs of the lowest arrive for minutes."""
+    result = CliRunner().invoke(app, ["fidelity", "--traces", "three.jsonl"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert mentions(line, "--jps", "0.05..0.9", "45 cells", "18 minutes")
+    assert machine.measured == []

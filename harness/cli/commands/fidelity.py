@@ -141,6 +141,7 @@ def _run(
     settings: SweepSettings, out: Path | None, repeats: int, workers: int | None, within_s: float
 ) -> None:
     from harness.calibrate import fidelity as runs
+    from harness.sweep.resolve import resolve
     from servers.profiles.files import read_measured
 
     runs.check(settings)
@@ -150,7 +151,7 @@ def _run(
         _measure(settings, profile, within_s)
     on_vllm, in_sim = runs.live_and_virtual(settings, profile)
     measured = read_measured(profile)
-    arrivals_s = runs.arrivals_s(on_vllm, repeats)
+    arrivals_s = repeats * runs.arrivals_s(resolve(on_vllm))
     _, failed = run_from_settings(in_sim, Execution(folder / "sim", workers), sys.argv[1:])
     if failed:
         raise typer.Exit(1)  # without them, live cells cannot be compared
