@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, get_type_hints
 
 from harness.cells.job import Job
-from harness.load.option import option_name, values_of
+from harness.load.option import option_name, settings_of, values_of
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
 from servers.admission import Headroom
@@ -160,10 +160,11 @@ class EngineKind:
     """What `--engine` calls it: for a running server, its URL."""
     resolve: Callable[[SweepSettings], Resolved]
     takes: Collection[str] = ()
-    """Settings of `Server` that it takes, and `layout`. Others must have their defaults."""
+    """Settings of `Server`, and opt-in ones of `Machine`, that it takes. Others must have their
+    defaults."""
     refuses: Mapping[str, str] = field(default_factory=dict)
-    """Why settings are refused, and the remedy: the ends of the messages. Those of `Machine` are
-    refused only if they are here."""
+    """Why settings are refused, and the remedy: the ends of the messages. Other settings of
+    `Machine` are refused only if they are here."""
     virtual_time: str | None = None
     """What reports call its time if cells run in virtual time: equal settings then give equal
     results, and cells that run at the same time do not affect each other. None for live engines."""
@@ -184,8 +185,8 @@ class EngineKind:
         _refuse_flags(settings.server.vllm_flags, self)
         machine, server = values_of(settings.machine), values_of(settings.server)
         defaults = {**values_of(Machine()), **values_of(Server())}
-        refused = {*self.refuses, "layout"}
-        optional = {*self.takes, "vllm_python", *(machine.keys() - refused)}
+        opt_in = {name for name, own in settings_of(Machine).items() if own.option.opt_in}
+        optional = {*self.takes, "vllm_python", *(machine.keys() - self.refuses.keys() - opt_in)}
         for name, value in {**server, **machine}.items():
             if name in optional or value == defaults[name]:
                 continue

@@ -30,6 +30,8 @@ class Option:
     """The value is a path that must exist."""
     dir_okay: bool = True
     positional: bool = False
+    opt_in: bool = False
+    """Of a machine: engines refuse it unless they say that they take it, as all of a server."""
     in_file: bool = True
     """False: only the command line accepts it."""
     is_list: bool = False

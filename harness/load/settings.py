@@ -280,7 +280,8 @@ class Machine:
         Option(
             "How they share it. tp: tensor parallel. dp-attn: each GPU has a scheduler and KV of "
             "its own, and all share the experts (vLLM's --data-parallel-size with "
-            "--enable-expert-parallel); --router distributes the turns over them. Virtual time."
+            "--enable-expert-parallel); --router distributes the turns over them. Virtual time.",
+            opt_in=True,
         ),
     ] = Layout.TP
     offload_gb: Annotated[
