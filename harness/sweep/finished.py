@@ -1,19 +1,21 @@
 """Finds finished cells, in this run folder or in another one with the same settings.
 
-In: the contents of `cell.json` of planned cells. Out: which of the cells need not be run.
+In: cells of a plan. Out: which of them must be run.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.cells.folder import aside_of, is_done, set_aside, write_json
+from harness.cells.folder import aside_of, is_done, remove_aside, set_aside, write_json
 from harness.console import print_message
+from harness.load.settings import Keep
 from harness.sweep.fingerprint import same_cell
+from harness.sweep.plan import Cell, SweepPlan
 from reports.metrics.cell_numbers import has_current_numbers
 from reports.metrics.cells import failed_gates_of
 from reports.run_folder.find import RUNS, run_folders
@@ -28,6 +30,38 @@ from servers.records.cell import CellRecord
 COPYING = ".aside-copy"
 """Suffix of an unfinished copy. Reports ignore such folders, and the finished cell removes it."""
 TAKEN_FROM = "taken_from.json"
+
+
+def unfinished(
+    plan: SweepPlan, cells: Sequence[Cell], folder: Path, reuse: bool, keep: Keep
+) -> tuple[list[Cell], int]:
+    """Return which of the cells must be run in a claimed folder, and how many were finished in it.
+    A measurement that failed a validity gate is repeated; in virtual time it would fail again."""
+    live = not plan.engine.kind.is_virtual
+    needs_turns = keep is Keep.TURNS
+    finished = finished_names([cell.name for cell in cells], folder, needs_turns=needs_turns)
+    todo = [cell for cell in cells if cell.name not in finished]
+    invalid = [
+        cell for cell in cells if live and cell not in todo and not is_valid(folder / cell.name)
+    ]
+    found_done = len(cells) - len(todo) - len(invalid)
+    if invalid:
+        print_message(
+            f"runs {counted(len(invalid), 'invalid cell')} again; bench report {folder} writes the "
+            "report without"
+        )
+    todo = [cell for cell in cells if cell in {*todo, *invalid}]
+    if reuse and todo and plan.cells_reusable:
+        taken = take_finished(
+            {cell.name: plan.cell_record(cell) for cell in todo},
+            folder,
+            live=live,
+            needs_turns=needs_turns,
+        )
+        todo = [cell for cell in todo if cell.name not in taken]
+    for cell in set(cells).difference(todo):
+        remove_aside(folder / cell.name)
+    return todo, found_done
 
 
 def is_finished(cell: Path, *, needs_turns: bool = False) -> bool:

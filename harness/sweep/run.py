@@ -13,16 +13,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.cells.folder import mark_failed, remove_aside
+from harness.cells.folder import mark_failed
 from harness.cells.locks import parse_shard
 from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import ResolvedEngine
 from harness.load.settings import Execution, Keep, OnError
 from harness.sweep.cell import PlannedCell, RunCell, Work, run_cell, run_planned
-from harness.sweep.finished import finished_names, is_valid, take_finished
+from harness.sweep.finished import unfinished
 from harness.sweep.folder import claimed, settings_files
-from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.plan import SweepPlan
 from harness.sweep.progress import SweepProgress
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
@@ -30,7 +30,6 @@ from servers.basics.checkout import REINSTALL, make_or
 from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
-from servers.basics.phrasing import counted
 from servers.records.done import Times
 
 ONE = ""
@@ -132,38 +131,6 @@ def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, T
         return refuse_unreachable(plan, folder / name)
     except InvalidInput as error:
         raise SloNotReached(f"{name}: {error}" if name else str(error)) from None
-
-
-def unfinished(
-    plan: SweepPlan, cells: Sequence[Cell], folder: Path, reuse: bool, keep: Keep = Keep.TURNS
-) -> tuple[list[Cell], int]:
-    """Return which of the cells must be run in a claimed folder, and how many were finished in it.
-    A measurement that failed a validity gate is repeated; in virtual time it would fail again."""
-    live = not plan.engine.kind.is_virtual
-    needs_turns = keep is Keep.TURNS
-    finished = finished_names([cell.name for cell in cells], folder, needs_turns=needs_turns)
-    todo = [cell for cell in cells if cell.name not in finished]
-    invalid = [
-        cell for cell in cells if live and cell not in todo and not is_valid(folder / cell.name)
-    ]
-    found_done = len(cells) - len(todo) - len(invalid)
-    if invalid:
-        print_message(
-            f"runs {counted(len(invalid), 'invalid cell')} again; bench report {folder} writes the "
-            "report without"
-        )
-    todo = [cell for cell in cells if cell in {*todo, *invalid}]
-    if reuse and todo and plan.cells_reusable:
-        taken = take_finished(
-            {cell.name: plan.cell_record(cell) for cell in todo},
-            folder,
-            live=live,
-            needs_turns=needs_turns,
-        )
-        todo = [cell for cell in todo if cell.name not in taken]
-    for cell in set(cells).difference(todo):
-        remove_aside(folder / cell.name)
-    return todo, found_done
 
 
 def core_for(engine: ResolvedEngine) -> Core:

@@ -6,16 +6,16 @@ decides; nothing is kept but the finished cells, so the same command continues a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from statistics import geometric_mean
 
-from harness.cells.folder import remove_aside, remove_lines
+from harness.cells.folder import remove_lines
 from harness.load.settings import Keep
 from harness.sweep.cell import idle_times
-from harness.sweep.finished import finished_names, is_finished, take_finished
+from harness.sweep.finished import is_finished, unfinished
 from harness.sweep.plan import Cell, SweepPlan
 from reports.capacity.estimate import Kind, Outcome
 from reports.capacity.search import Chain, Idle, Search, SearchPlace, idle_of, outcome_of
@@ -43,8 +43,8 @@ class CapacitySearch:
         keep: Keep = Keep.SHOWN,
     ) -> None:
         """`idle` has the times on an idle machine that were measured already, by seed."""
-        self._plan, self._slo, self._folder, self._keep = plan, slo, folder, keep
-        self._reuse = reuse and plan.cells_reusable
+        self._plan, self._slo, self._folder = plan, slo, folder
+        self._reuse, self._keep = reuse, keep
         given = tuple(amount for amount in plan.amounts if amount is not None)
         self._ladder = ladder_of(plan.arrivals_text)
         names = tuple(variant.name for variant in plan.variants)
@@ -76,8 +76,8 @@ class CapacitySearch:
             cells = {place: self._cell(place) for place in places if place not in self._pending}
             unsought = [cell for place, cell in cells.items() if place not in self._sought]
             self._sought |= cells.keys()
-            names = self._finished_before(unsought) if unsought else set[str]()
-            found = {place: cell for place, cell in cells.items() if cell.name in names}
+            left, _ = unfinished(self._plan, unsought, self._folder, self._reuse, self._keep)
+            found = {self._place(cell): cell for cell in unsought if cell not in left}
             if not found:
                 todo = dict(islice(cells.items(), most))
                 self._add(todo)
@@ -91,17 +91,6 @@ class CapacitySearch:
     def _add(self, cells: Mapping[SearchPlace, Cell]) -> None:
         self._pending |= cells
         self.cells += len(cells)
-
-    def _finished_before(self, cells: Sequence[Cell]) -> set[str]:
-        needs_turns = self._keep is Keep.TURNS
-        names = [cell.name for cell in cells]
-        found = finished_names(names, self._folder, needs_turns=needs_turns)
-        if self._reuse and (rest := [cell for cell in cells if cell.name not in found]):
-            planned = {cell.name: self._plan.cell_record(cell) for cell in rest}
-            found |= take_finished(planned, self._folder, needs_turns=needs_turns)
-        for name in found:
-            remove_aside(self._folder / name)
-        return found
 
     def _settle(self, failed: Mapping[str, str]) -> None:
         for place, cell in list(self._pending.items()):
