@@ -63,8 +63,10 @@ class Laws:
         self.failed += other.failed
 
     def as_json(self) -> dict[str, dict[str, int]]:
-        checked = {law: n for law in Law if (n := self.checked[law])}
-        return {law: {"checked": n, "failed": self.failed[law]} for law, n in checked.items()}
+        checked = [law for law in Law if self.checked[law]]
+        return {
+            law.value: {"checked": self.checked[law], "failed": self.failed[law]} for law in checked
+        }
 
     def reasons(self) -> list[str]:
         return [

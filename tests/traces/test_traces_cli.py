@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from harness.cli.commands.traces import app
 from tests.sentences import mentions
+from tests.traces.formats import test_codex as codex
+from tests.traces.sample import json_lines
 from tests.traces.samples import SAMPLES
 from traces import read_traces
 from traces.files import PACKS
@@ -84,6 +86,14 @@ def test_statistics_can_be_printed_as_json() -> None:
     stats = json.loads(bench("inspect", "swe-bench", "--json").stdout)["statistics"]
     assert stats["programs"] == 100
     assert stats["turns"]["mean"] == pytest.approx(10.9, rel=0.02)
+
+
+def test_how_often_a_law_held_can_be_printed_as_json(tmp_path: Path) -> None:
+    count = codex.Counter()
+    lines = codex.meta("a"), codex.asked(1), codex.said(4), count(4, 500)
+    (tmp_path / "rollout.jsonl").write_bytes(json_lines(*lines))
+    laws = json.loads(bench("inspect", tmp_path, "--json").stdout)["laws"]
+    assert laws["totals"] == {"checked": 1, "failed": 0}
 
 
 def test_inspect_lists_repairs_and_rejections_with_file_and_reason(tmp_path: Path) -> None:
