@@ -17,7 +17,7 @@ from harness.load.server_config import limits_record
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest, more_memory
 from harness.replay.virtual import EngineFactory
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, NoTier
 from servers.basics.phrasing import counted
 from servers.policies.base import UNLIMITED_KV
 from servers.policies.unlimited_kv import KV_BLOCKS
@@ -259,7 +259,7 @@ def _check_tier(settings: SweepSettings, profile: Profile, variant: Variant) -> 
     if variant.offload is None:
         return
     if profile.keeps_states:
-        raise InvalidInput(
+        raise NoTier(
             f"{variant.name}: has an offload tier, which stores no states of layers, and "
             f"{profile.model} has such layers; remove it from --policies"
         )

@@ -28,7 +28,7 @@ from reports.compare.plans import Plan, read_plans
 from reports.run_folder.find import RUNS
 from reports.run_folder.members import MEMBERS
 from reports.run_folder.read import read_sweep
-from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
+from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput, NoTier
 from servers.basics.phrasing import counted, gpus_in_words, listed
 from servers.basics.text import slug
 from servers.variants import variants
@@ -98,7 +98,7 @@ def candidates(
     settings: SweepSettings, gpus: Sequence[int | None], offload_gb: Sequence[int | None]
 ) -> tuple[list[Candidate], list[str]]:
     """Return the combinations, the cheapest first, and why others are left out."""
-    plans: list[tuple[SweepPlan, int | None]] = []
+    plans: list[tuple[SweepPlan, float | None]] = []
     left_out: list[str] = []
     for each in each_machine(settings):
         for count in gpus:
@@ -106,8 +106,8 @@ def candidates(
                 machine = replace(each.machine, gpus=count, offload_gb=size)
                 one = replace(each, policies=policies, machine=machine, price=None)
                 try:
-                    plans.append((resolve(one), size))
-                except (DoesNotFit, CannotShare) as error:
+                    plans.append(_resolve(one, left_out))
+                except (DoesNotFit, CannotShare, NoTier) as error:
                     left_out.append(str(error))
     left_out = list(dict.fromkeys(left_out))
     named = [*elements(settings.machine.hardware), *(plan.engine.hardware for plan, _ in plans)]
@@ -123,6 +123,20 @@ def candidates(
         else:
             kept.setdefault(candidate.folder, candidate)
     return list(kept.values()), left_out
+
+
+def _resolve(settings: SweepSettings, left_out: list[str]) -> tuple[SweepPlan, float | None]:
+    """Return the sweep of one machine with the size of its tier. A model whose layers keep states
+    has no tier: the policies that offload are left out, unless no other policy remains."""
+    try:
+        return resolve(settings), settings.machine.offload_gb
+    except NoTier as error:
+        plain = [v.name for v in variants(settings.policies) if v.offload is None]
+        if not plain:
+            raise
+        left_out.append(str(error).partition(";")[0])
+        machine = replace(settings.machine, offload_gb=None)
+        return resolve(replace(settings, policies=",".join(plain), machine=machine)), None
 
 
 def _candidate(plan: SweepPlan, offload_gb: float | None, prices: Mapping[str, float]) -> Candidate:

@@ -82,6 +82,10 @@ class CannotShare(InvalidInput):
     """The heads of the model cannot be divided between this number of GPUs."""
 
 
+class NoTier(InvalidInput):
+    """A policy offloads KV, and the machine has no tier that could store it."""
+
+
 class CannotWrite(InvalidInput):
     """A file or folder cannot be written."""
 

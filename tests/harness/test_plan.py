@@ -281,6 +281,17 @@ def test_without_a_tier_only_policies_without_one_are_left() -> None:
         candidates(offloading, (None,), (0,))
 
 
+def test_policies_that_offload_are_left_out_for_a_model_without_a_tier_only() -> None:
+    both = settings(hardware="h100", model="llama-3.1-8b,nemotron-3-nano-30b-a3b")
+    found, left_out = candidates(both, (None,), (200,))
+    assert {c.folder: [v.name for v in c.plan.variants] for c in found} == {
+        "llama-3.1-8b_1-h100_200gb": ["fcfs", "lmcache"],
+        "nemotron-3-nano-30b-a3b_1-h100": ["fcfs"],
+    }
+    (reason,) = left_out
+    assert mentions(reason, "lmcache: has an offload tier", "nemotron-3-nano-30b-a3b")
+
+
 def test_gpus_that_cannot_share_the_heads_are_left_out_with_the_reason() -> None:
     found, left_out = candidates(settings(hardware="h100"), (1, 3), (None,))
     assert [c.gpus for c in found] == [1]
