@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from servers.basics.errors import InvalidInput
-from servers.processes.package_version import pythons
+from servers.processes.environments import last_line, pythons, run_python
 
-SCRIPT_TIMEOUT_S = 60.0
+OPTION, REMEDY = "--agent-python", "give the Python of an environment with the agent"
 _VERSION_SCRIPT = """
 import importlib.metadata, importlib.util, json, sys
 try:
@@ -64,15 +63,8 @@ def yaml_error(python: str, file: Path) -> str | None:
     return reason
 
 
-def _run(python: str, code: str, *args: str) -> Any:
-    try:
-        process = subprocess.run(  # noqa: S603
-            [python, "-I", "-c", code, *args],
-            capture_output=True,
-            text=True,
-            timeout=SCRIPT_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise InvalidInput(f"{python}: cannot be run ({error})") from None
+def _run(python: str, script: str, *arguments: str) -> Any:
+    process = run_python(python, "-I", "-c", script, *arguments, option=OPTION, remedy=REMEDY)
+    if process.returncode:
+        raise InvalidInput(f"{OPTION} {python}: {last_line(process)}; {REMEDY}")
     return json.loads(process.stdout)

@@ -24,7 +24,7 @@ from servers.basics.errors import InvalidInput, check_flags
 from servers.disaggregation import parse_splits
 from servers.foreign_routers.dynamo import REFUSED_FLAGS, THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import DynamoCluster
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.processes.server import launch
 from servers.profiles import hardware
 from servers.records.done import DoneRecord

@@ -13,7 +13,7 @@ from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput
 from servers.foreign_routers.installation import Deployment, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.routing import ForeignRouter
 from servers.variants import Variant
 from servers.vllm.plugin.cost_curve import CostCurve

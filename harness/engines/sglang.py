@@ -25,7 +25,7 @@ from harness.replay.live_server import LiveServer
 from harness.replay.sglang import SGLANG_APIS, flush_cache, sampling_params
 from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.json_object import JsonObject
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
 from servers.records.settings import EngineSettings, LimitsRecord

@@ -30,7 +30,7 @@ from harness.load.workload import Longest, more_memory
 from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.phrasing import listed
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord

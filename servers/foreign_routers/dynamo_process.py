@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from servers.basics.clock import PS_PER_S
 from servers.foreign_routers import dynamo
 from servers.foreign_routers.dynamo import DynamoDeployment, Worker
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.processes.server import ServerProcess, last_error, read_end
 from servers.processes.supervised import SupervisedProcess
 from servers.profiles import Profile

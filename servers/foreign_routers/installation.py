@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from servers.basics.checkout import make_or
 from servers.basics.errors import Unavailable
-from servers.processes.package_version import Installation, package_version, pythons
+from servers.processes.environments import Installation, package_version, pythons
 from servers.routing import FOREIGN
 from servers.vllm.plugin.cost_curve import CostCurve
 

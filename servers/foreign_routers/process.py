@@ -11,7 +11,7 @@ from pathlib import Path
 from servers.foreign_routers.installation import Deployment
 from servers.foreign_routers.projects import SGLANG_ROUTER, THUNDERAGENT_ORG
 from servers.foreign_routers.vllm_router import VLLM_ROUTER
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.processes.server import ServerProcess, launch, read_end
 from servers.routing import ForeignRouter
 

@@ -12,7 +12,7 @@ import platform
 
 from servers.basics.checkout import make_or
 from servers.basics.errors import NotInstalled, Unavailable
-from servers.processes.package_version import Installation, at_least, package_version, pythons
+from servers.processes.environments import Installation, at_least, package_version, pythons
 
 VARIABLE = "TURNSTILE_SGLANG_PYTHON"
 OLDEST = (0, 5, 23)

@@ -12,7 +12,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.processes.parallel_start import Progress, start_parallel
 from servers.processes.server import UNUSABLE, ServerProcess, last_error, launch, read_end
 from servers.sglang import command_line

@@ -16,7 +16,7 @@ from servers.basics.errors import Unavailable
 from servers.foreign_routers.dynamo import THUNDERAGENT, DynamoDeployment
 from servers.foreign_routers.dynamo_process import DynamoCluster
 from servers.foreign_routers.installation import find_installation
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.processes.server import launch
 from servers.profiles import Profile, analytic_profile
 from tests.lines import Line, into

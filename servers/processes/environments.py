@@ -1,4 +1,4 @@
-"""Finds packages in other Python environments, without importing them."""
+"""Finds packages in other Python environments, without importing them, and runs scripts there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from servers.basics.checkout import ROOT
 from servers.basics.errors import Unavailable
 
-PROBE = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
-PROBE_TIMEOUT_S = 60.0
+VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,30 @@ def pythons(chosen: str | None, *environments: str, module: str | None = None) -
                 yield str(python)
 
 
+def run_python(
+    python: str, *arguments: str, option: str, remedy: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a short script in another environment, which may fail. Raises Unavailable, which names
+    the option that chooses the Python, if it cannot be started or does not respond."""
+    try:
+        return subprocess.run(  # noqa: S603
+            [python, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except OSError as error:
+        raise Unavailable(f"{option} {python}: {error.strerror}; {remedy}") from None
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{option} {python}: no response within {TIMEOUT_S:g} s") from None
+
+
+def last_line(process: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line of stderr, which says why a script failed."""
+    return (process.stderr.strip().splitlines() or ["no output"])[-1]
+
+
 def package_version(python: str, package: str, variable: str, remedy: str) -> str | None:
     """Return the version, or None if the environment lacks the package. Raises Unavailable, which
     names the variable and the remedy, if the Python cannot be started or does not respond."""
-    try:
-        process = subprocess.run(  # noqa: S603
-            [python, "-c", PROBE, package],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except OSError as error:
-        raise Unavailable(f"{variable} {python}: {error.strerror}; {remedy}") from None
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{python}: no response within {PROBE_TIMEOUT_S:g} s") from None
+    process = run_python(python, "-c", VERSION, package, option=variable, remedy=remedy)
     return process.stdout.strip() if process.returncode == 0 else None
 
 
