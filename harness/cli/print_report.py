@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.console import print_message
 from harness.load.option import Option
 from harness.load.settings import RUN, Machine
 from servers.basics.text import printable
@@ -86,6 +87,8 @@ def print_report(
     minutes = simulated_minutes(report.run) if report.run.sweep.engine == Machine().engine else None
     advice = separation_advice(report.result.capacities, minutes)
     _print_answer(console, [*report.answer[1:], *advice])
+    if report.kept:
+        print_message("kept the earlier report, since none of the finished cells can be read")
     _print_end(console, report, failed, _unmet(condition, [("", report)]))
 
 

@@ -44,6 +44,8 @@ class Report:
     shown_points: Sequence[Point]
     """Points, and those without a steady state."""
     result: Answer
+    kept: bool = False
+    """Whether the files of an earlier report were kept, as no finished cell can be read now."""
 
     @property
     def path(self) -> Path:

@@ -7,6 +7,7 @@ the clock: with the same version of zlib, a folder always gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -39,9 +40,12 @@ from servers.basics.errors import InvalidInput, InvalidRunFolder
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
-    """Write the report. `shown` names the cells to draw program by program."""
+    """Write the report, unless it would replace an earlier one by an empty one. `shown` names the
+    cells to draw program by program."""
     report = read_report(run_folder)
     named = named_cells(report.run, report.results, shown)
+    if _is_unreadable(report) and (run_folder / ANSWER).is_file():
+        return replace(report, kept=True)
     style = styles(report.run.sweep.variants)
     drawn = _draw(report, style, named)
     html = page(report, drawn, style, _links(run_folder))
@@ -49,6 +53,13 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     write_file(report.path, html.encode())
     write_file(run_folder / ANSWER, document(report.result, report.shown_points, report.run.sweep))
     return report
+
+
+def _is_unreadable(report: Report) -> bool:
+    """Return whether cells have finished and none of them can be read, as those of an older
+    version."""
+    folders = (report.run.folder / name for name, _ in report.missing)
+    return report.cells.empty and any((folder / "done.json").is_file() for folder in folders)
 
 
 def _links(run_folder: Path) -> list[MemberLink]:

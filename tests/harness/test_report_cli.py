@@ -50,3 +50,17 @@ def test_without_any_result_no_table_is_printed() -> None:
     assert (code, err.count("no result: ")) == (1, 2)
     assert mentions(out, "No cell has finished")
     assert "mean" not in out
+
+
+@pytest.mark.usefixtures("run")
+def test_a_report_is_not_replaced_by_an_empty_one_if_no_finished_cell_can_be_read() -> None:
+    """As those of another version. `bench serve --from` reads `answer.json`."""
+    bench("report", "run")
+    names = "report.html", "answer.json", "cells.csv", "cells.json"
+    before = {name: (Path("run") / name).read_bytes() for name in names}
+    for done in Path("run").glob("*/done.json"):
+        done.write_text("{}")
+    code, _, err = bench("report", "run")
+    assert (code, err.count("no result: ")) == (1, 2)
+    assert "kept the earlier report" in err
+    assert {name: (Path("run") / name).read_bytes() for name in names} == before
