@@ -58,7 +58,9 @@ def test_the_tables_of_all_numbers_have_no_jct_and_no_ratio_of_such_rates() -> N
     assert [str(each.sustained) for each in shown] == ["2/3", "3/3"]
     (layout, *_) = ResultTable(shown, "fcfs").layouts()
     fcfs, a = (line.cells for line in layout.lines)
-    assert fcfs[1:] == ("fcfs", "–", "–", "–", "50%", "sustained 2/3", "–", "0.245", "–", "–")
+    assert fcfs[1:] == ("fcfs", "–", "–", "–", "–", "50%", "sustained 2/3", "0.245", "–", "–")
+    heads = [head for head, _ in layout.heads]
+    assert heads[heads.index("faster") + 1] == "95% CI"
     assert a[1:3] == ("a", "65.0 s")
     table = grid(shown, answer_of(CAPACITIES), "fcfs")
     assert table is not None
