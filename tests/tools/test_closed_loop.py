@@ -70,3 +70,10 @@ def test_repeated_prompts_are_hits_but_for_their_last_block() -> None:
     per_token = replace(SECOND_PER_STEP, base_ps=0, token_ps=S)
     found = closed_loop(per_token, Limits(1, 64), 1, [(48, 1)] * 3, prompts=2)
     assert found.ttft_s == (48.0, 48.0, 16.0)
+
+
+def test_requests_of_the_warm_up_are_not_counted_but_their_prompts_are_hits() -> None:
+    # The warm-up computes the first of two prompts. Then come the second, and the first again.
+    per_token = replace(SECOND_PER_STEP, base_ps=0, token_ps=S)
+    found = closed_loop(per_token, Limits(1, 64), 1, [(48, 1)] * 2, prompts=2, warm_up=[(48, 1)])
+    assert found.ttft_s == (48.0, 16.0)

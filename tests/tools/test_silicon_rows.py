@@ -138,6 +138,12 @@ def test_only_the_benchmark_of_aiconfigurator_on_h200_repeats_prompts() -> None:
     assert only().prompts is None
 
 
+def test_each_client_warms_up_with_one_request_where_prompts_are_repeated() -> None:
+    other = "source_file=a.csv"
+    assert only(silicon_data_source=other).warm_up() == [(1000, 100)] * 4
+    assert only(silicon_data_source=other, system="h100_sxm").warm_up() == []
+
+
 def test_public_servers_schedule_asynchronously() -> None:
     assert only().scheduling == Scheduling.ASYNC
     assert only(silicon_data_source="source_file=a.csv").scheduling == Scheduling.SYNC

@@ -49,14 +49,16 @@ def closed_loop(
     clients: int,
     requests: Sequence[tuple[int, int]],
     prompts: int | None = None,
+    warm_up: Sequence[tuple[int, int]] = (),
 ) -> Latencies:
     """Serve `requests`, each with its prompt and output tokens, under stock vLLM's policy. All
-    clients start at 0. They send `prompts` different prompts in turn, or each prompt once. Raises
-    InvalidInput for a request that the KV memory cannot hold."""
+    clients start at the same time, after all of `warm_up` have ended, which are not counted. They
+    send `prompts` different prompts in turn, or each prompt once. Raises InvalidInput for a request
+    that the KV memory cannot hold."""
     sent_ps: dict[Served, int] = {}
-    ttft_s, tpot_s = [], []
-    waiting = iter(requests)
-    contents = cycle([Segment(0) for _ in range(prompts or len(requests))])
+    ttft_s: list[float] = []
+    tpot_s: list[float] = []
+    contents = cycle([Segment(0) for _ in range(prompts or len(warm_up) + len(requests))])
 
     def send(prompt: int, output: int) -> None:
         shared, blocks = (tokens // profile.block_tokens for tokens in (prompt, prompt + output))
@@ -81,9 +83,13 @@ def closed_loop(
 
     policy = Fcfs(costs(profile, step_tokens=limits.step_tokens, offload=False))
     engine = Engine(policy, profile, limits, on_end=ended)
-    for prompt, output in islice(waiting, clients):
-        send(prompt, output)
-    engine.run()
+    for phase in (warm_up, requests):
+        waiting = iter(phase)
+        ttft_s.clear()
+        tpot_s.clear()
+        for prompt, output in islice(waiting, clients):
+            send(prompt, output)
+        engine.run()
     return Latencies(tuple(ttft_s), tuple(tpot_s))
 
 
@@ -109,7 +115,9 @@ def prediction(row: Row, profile_of: ProfileOf) -> Prediction | str:
     profile = replace(profile, request_ps=SEND_PS)
     limits = Limits(row.clients, row.step_tokens, row.admission)
     try:
-        found = closed_loop(profile, limits, row.clients, row.requests(), row.prompts)
+        found = closed_loop(
+            profile, limits, row.clients, row.requests(), row.prompts, row.warm_up()
+        )
     except InvalidInput:
         return f"a request does not fit: {row.model} on {row.gpus} x {row.hardware}"
     return Prediction(row, fmean(found.ttft_s), fmean(found.tpot_s))

@@ -162,6 +162,15 @@ class Row:
         faster than all their prompts could be computed."""
         return DATASET_ENTRIES if self.hardware == "h200" and not self.public else None
 
+    def warm_up(self) -> list[tuple[int, int]]:
+        """Return the requests that the clients send before those that are measured, which matter
+        only where prompts are sent again: AIPerf goes on with the next prompt after them. Rows do
+        not say how many; of 0, 1 and 2 for each client, 1 has the smallest error of the time of a
+        whole request in the calibrating half."""
+        if self.prompts is None:
+            return []
+        return [(self.prompt_tokens, self.output_tokens)] * self.clients
+
     @property
     def kv_fp8(self) -> bool:
         """Whether the server kept KV in 8 bits: by InferenceX's scripts, or as aiconfigurator
