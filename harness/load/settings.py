@@ -424,7 +424,12 @@ class Server:
     ] = None
     replicas: Annotated[
         int,
-        Option("Servers of the same model. --router distributes the turns over them.", "N", min=1),
+        Option(
+            "Servers of the same model. --router distributes the turns over them.",
+            "N",
+            min=1,
+            panel=MACHINE,
+        ),
     ] = 1
     disaggregate: Annotated[
         str | None,
@@ -433,6 +438,7 @@ class Server:
             "A list compares splits with the same number of engines; none stands for "
             "as many replicas. In virtual time; one split also with --engine dynamo-mocker.",
             "SPLITS",
+            panel=MACHINE,
         ),
     ] = None
     transfer_gb_per_s: Annotated[
@@ -441,11 +447,14 @@ class Server:
             "Bandwidth from a prefill engine of --disaggregate to a decode engine, in 10⁹ bytes. "
             "Default: the links of its GPUs (NVLink, else PCIe).",
             "GB/S",
+            panel=MACHINE,
         ),
     ] = None
     transfer_latency_s: Annotated[
         float,
-        Option("Time before the first byte of each such transfer.", "SECONDS", min=0),
+        Option(
+            "Time before the first byte of each such transfer.", "SECONDS", min=0, panel=MACHINE
+        ),
     ] = 0.0
     router: Annotated[
         str | None,
@@ -457,10 +466,11 @@ class Server:
             "sticky; dynamo:kv with dynamo-mocker; in bench serve none, so that it prints the URLs "
             "of all servers.",
             "NAMES",
+            panel=MACHINE,
         ),
     ] = None
     ready_within_s: Annotated[
-        float, Option("Fail the cell if a server takes longer to start.", "SECONDS", min=1)
+        float, Option("Longest time for a server to start.", "SECONDS", min=1)
     ] = 900.0
     turn_timeout_s: Annotated[
         float, Option("Fail a turn that takes longer.", "SECONDS", min=0.001)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 app = CommandApp()
 ALL = "all"
 HARDWARE, POLICIES = "a100-80g,h100,h200", "fcfs,turnstile,lmcache"
+SEEDS = "1..3"
 
 HELP = """Find the cheapest machines that serve a number of agents at an SLO, in virtual time.
 
@@ -93,6 +94,7 @@ def plan(
             *("columns", "tokenizer", "synthesise_gaps", "keep_names"),
             policies=POLICIES,
             hardware=HARDWARE,
+            seeds=SEEDS,
         ),
     ],
     execution: Annotated[Execution, Only("out", "workers", "fresh")],
