@@ -63,6 +63,12 @@ class Capacity:
         even an idle machine meets the SLO."""
         return self.kind in (Kind.FOUND, Kind.NEVER) and self.not_sustained is not None
 
+    def is_open_at(self, load: float) -> bool:
+        """Whether an unfinished search has not decided yet if this load is sustained."""
+        is_above = self.sustained is None or load > self.sustained
+        is_below = self.not_sustained is None or load < self.not_sustained
+        return self.kind == Kind.OPEN and is_above and is_below
+
 
 def bracket(outcomes: Iterable[Outcome]) -> tuple[Outcome | None, Outcome | None]:
     """Return the highest sustained load below the lowest load that is not sustained, and that load.

@@ -112,9 +112,12 @@ class VariantCapacity:
         return self.ladder.text(math.nan if self.load is None else self.load.value)
 
     def sustained_at(self, load: float) -> SeedShare:
-        """Return the share of seeds with which the load is sustained. A capacity is a mean over
-        seeds, so loads near it are sustained with some seeds only."""
-        highest = [each.sustained for each in self.by_seed.values()]
+        """Return the share of seeds with which the load is sustained, of those whose search has
+        decided it, if any. A capacity is a mean over seeds, so loads near it are sustained with
+        some seeds only."""
+        every = list(self.by_seed.values())
+        decided = [each for each in every if not each.is_open_at(load)] or every
+        highest = [each.sustained for each in decided]
         return SeedShare(sum(most is not None and load <= most for most in highest), len(highest))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 
 from msgspec import convert
@@ -13,6 +14,7 @@ from reports.answer.capacity_context import MachinePrice, also_serves
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.speed_ups import grid
 from reports.answer.table import RateMatrix, ResultTable
+from reports.capacity.estimate import Capacity, Kind
 from reports.statistics.points import Point, with_sustained
 from servers.records.sweep import SweepRecord
 
@@ -66,6 +68,16 @@ def test_the_tables_of_all_numbers_have_no_jct_and_no_ratio_of_such_rates() -> N
     assert table is not None
     assert table.rows[0].cells[0].text == "2/3"
     assert "65.0 s" in table.rows[1].cells[0].title
+
+
+def test_a_share_leaves_out_seeds_whose_search_has_not_decided_the_rate() -> None:
+    """Seed 2 has sustained 0.2 and not 0.4, and seed 3 has not begun."""
+    begun, open_at_all = (
+        Capacity(Kind.OPEN, math.nan, *bounds) for bounds in ((0.2, 0.4), (None, None))
+    )
+    (fcfs,) = answer_of(chains(fcfs=(0.25, begun, open_at_all))).capacities
+    shares = [str(fcfs.sustained_at(load)) for load in (0.1, 0.3, 0.5)]
+    assert shares == ["2/2", "0/1", "0/2"]
 
 
 def test_without_such_cells_there_is_no_legend() -> None:
