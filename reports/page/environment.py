@@ -79,13 +79,24 @@ def without_unused_terms(page: str) -> str:
 COUNT = re.compile(r" x (?<=\d x )(?=\w[^<>]*<)")
 """Matches counts of machines such as "2 x h100" in the text of a page, but not in its tags."""
 
+HEADLINE = re.compile(r"<h1\b.*?</h1>")
+TAG_OR_HYPHENATED = re.compile(r"<[^>]*>|[\w.]+(?:-[\w.]+)+")
+
+
+def _unbroken(headline: re.Match[str]) -> str:
+    """Keep each word with a hyphen, such as "a100-80g", on one line if it fits on one."""
+    return TAG_OR_HYPHENATED.sub(
+        lambda m: m[0] if m[0].startswith("<") else f'<span class="word">{m[0]}</span>', headline[0]
+    )
+
 
 class _Page(Template):
-    """Explains only the terms that a page uses, and keeps counts of machines on one line."""
+    """Explains only the terms that a page uses, and keeps counts of machines on one line, and words
+    of the headline."""
 
     def render(self, *args: Any, **kwargs: Any) -> str:
         page = without_unused_terms(super().render(*args, **kwargs))
-        return COUNT.sub("\u00a0x\u00a0", page)
+        return HEADLINE.sub(_unbroken, COUNT.sub("\u00a0x\u00a0", page))
 
 
 def write_page(out: Path, template: str, **values: Any) -> None:
