@@ -19,11 +19,6 @@ def whole(value: float) -> str:
     return DASH if math.isnan(value) else f"{int(value):,}"
 
 
-def limits(low: float, high: float) -> str:
-    """Format the limits of an interval; NaN if there is none."""
-    return DASH if math.isnan(low) else f"{low:.3g}–{high:.3g}"
-
-
 def short(name: str, letters: int = NAME_LETTERS) -> str:
     """Leave out the middle of a long name: a policy is at its start, a router at its end."""
     return name if len(name) <= letters else f"{name[: letters - 16]}…{name[-15:]}"

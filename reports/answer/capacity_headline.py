@@ -13,16 +13,14 @@ from reports.answer.headline import MOST_NAMES, Contender, Ranking
 from reports.capacity.estimate import Kind
 from reports.loads import LEAST_JOBS, MIN_JOBS, least_rate
 from reports.statistics.best import undecided
-from reports.statistics.bootstrap import NO_INTERVAL, Estimate
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, limits
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, some_seeds
 from servers.basics.phrasing import counted, listed, seconds, time_span
 
 
 def rate_interval(estimate: Estimate) -> str:
     """Format an interval, such as `95% CI 0.41–0.47`."""
-    if not estimate.has_interval:
-        return NO_INTERVAL
-    return f"95% CI {estimate.low:.3g}–{estimate.high:.3g}"
+    return f"95% CI {limits(estimate)}" if estimate.is_shown else NO_INTERVAL
 
 
 def headline(

@@ -12,7 +12,8 @@ from reports.answer.capacity_context import MachinePrice
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.loads import AGENTS, RATES
-from reports.numbers import DASH, digits, limits
+from reports.numbers import DASH, digits
+from reports.statistics.bootstrap import limits
 from reports.statistics.capacities import VariantCapacity
 from reports.table import Table, TableCell, TableRow
 from servers.basics.phrasing import times
@@ -63,9 +64,9 @@ def _row(capacity: VariantCapacity, wins: bool, price: MachinePrice) -> Capacity
         bool(capacity.reference),
         wins,
         digits(value.value),
-        limits(value.low, value.high),
+        limits(value),
         DASH if ratio is None else times(ratio.value),
-        DASH if ratio is None else limits(ratio.low, ratio.high),
+        DASH if ratio is None else limits(ratio),
         digits(gpus),
         digits(usd),
     )

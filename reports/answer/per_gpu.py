@@ -15,9 +15,9 @@ from reports.answer.headline import Contender, Ranking
 from reports.answer.members import MemberRun
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
-from reports.numbers import DASH, digits, limits
+from reports.numbers import DASH, digits
 from reports.statistics.best import winners
-from reports.statistics.bootstrap import Estimate
+from reports.statistics.bootstrap import Estimate, limits
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 from reports.table import Table, TableCell, TableRow
@@ -185,7 +185,7 @@ def _row(run: MemberRun, row: CapacityRow) -> TableRow:
 def _with_limits(value: Estimate | None) -> tuple[str, str]:
     if value is None:
         return DASH, DASH
-    return digits(value.value), limits(value.low, value.high)
+    return digits(value.value), limits(value)
 
 
 def differing(runs: Sequence[MemberRun]) -> list[tuple[str, list[str]]]:

@@ -148,14 +148,15 @@ COLUMNS: tuple[Column, ...] = (
     ("mean", lambda p: seconds(p.jct_mean_s.value)),
     ("faster", lambda p: times(p.against.mean.value) if p.against else ""),
     ("95% CI", lambda p: _interval(p)),
-    ("P95", lambda p: seconds(p.jct_s["jct_p95_s"])),
-    ("hits", lambda p: share(p.hit_ratio)),
-    ("", _flags),
-    ("jobs/s", lambda p: digits(p.throughput_jobs_per_s)),
     ("P50", lambda p: seconds(p.jct_s["jct_p50_s"])),
+    ("P95", lambda p: seconds(p.jct_s["jct_p95_s"])),
     ("P99", lambda p: seconds(p.jct_s["jct_p99_s"])),
+    ("hits", lambda p: share(p.hit_ratio)),
+    ("jobs/s", lambda p: digits(p.throughput_jobs_per_s)),
+    ("", _flags),
 )
-"""In order of importance: the last one is dropped first."""
+IMPORTANCE = ("variant", "mean", "faster", "P95", "hits", "", "95% CI", "jobs/s", "P50", "P99")
+"""A narrow terminal has the first of these columns only."""
 LEFT = ("variant", "")
 """Columns of words."""
 MIXED = ("variant", "hits", "", "jobs/s")
@@ -168,7 +169,7 @@ def _value(point: Point, column: Column) -> str:
 
 
 def _interval(point: Point) -> str:
-    if point.against is None or not point.against.mean.has_interval:
+    if point.against is None or not point.against.mean.is_shown:
         return ""
     return f"{point.against.mean.low:.2f}–{point.against.mean.high:.2f}"
 
@@ -212,18 +213,18 @@ class ResultTable(Fitted):
 
     def layouts(self) -> Iterator[Layout]:
         best = self._best()
-        rows = [
-            Line(
-                (load, *(_value(point, column) for column in COLUMNS)),
-                "bold" if point in best else "dim" if point.reference else "",
-                point.load,
-            )
-            for point, load in with_loads(self.points)
-        ]
-        heads: list[Head] = [(title, "left" if title in LEFT else "right") for title, _ in COLUMNS]
         for count in range(len(COLUMNS), 0, -1):
-            lines = [line._replace(cells=line.cells[: count + 1]) for line in rows]
-            yield Layout([("load", "left"), *heads[:count]], lines)
+            columns = [column for column in COLUMNS if column[0] in IMPORTANCE[:count]]
+            heads: list[Head] = [(head, "left" if head in LEFT else "right") for head, _ in columns]
+            lines = [
+                Line(
+                    (load, *(_value(point, column) for column in columns)),
+                    "bold" if point in best else "dim" if point.reference else "",
+                    point.load,
+                )
+                for point, load in with_loads(self.points)
+            ]
+            yield Layout([("load", "left"), *heads], lines)
 
     def _best(self) -> list[Point]:
         """Return the fastest variant under each load, references excluded."""

@@ -13,7 +13,7 @@ from reports.answer.costs import JobCost
 from reports.answer.headline import NEGLIGIBLE
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import NO_INTERVAL, Estimate, interval
 from reports.statistics.capacities import EQUAL_WITHIN, SeedShare, VariantCapacity, some_seeds
 from reports.statistics.points import Point
 from servers.basics.phrasing import counted, seconds, share, times
@@ -118,7 +118,7 @@ def _jct(answer: Answer) -> list[Tile]:
     if beyond is not None:
         sure = f"at {_at(beyond)}, more than {base.variant} sustains"
         return [Tile(seconds(beyond.jct_mean_s.value), f"mean JCT with {beyond.variant}", sure)]
-    other = f"; {_interval_s(point)}" if point.jct_mean_s.has_interval else ""
+    other = f"; {_interval_s(point)}" if point.jct_mean_s.is_shown else ""
     if base is not point:
         other = f"; {base.variant}: {seconds(base.jct_mean_s.value)}"
     sure = f"at {_at(point)}{other}"
@@ -182,4 +182,4 @@ def _unstable(variant: str, seeds: SeedShare | None, point: Point) -> Tile:
 
 def _interval_s(point: Point) -> str:
     own: Estimate = point.jct_mean_s
-    return f"95% CI {seconds(own.low)} to {seconds(own.high)}"
+    return f"95% CI {seconds(own.low)} to {seconds(own.high)}" if own.is_shown else NO_INTERVAL

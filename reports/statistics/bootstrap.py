@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from reports.numbers import DASH
 from reports.statistics import student
 from servers.basics.phrasing import decimals
 
@@ -25,6 +26,8 @@ DRAWS = 2000
 CONFIDENCE = 0.95
 MIN_SEEDS = 3
 """With fewer seeds, the spread between them is useless: t with one degree of freedom is 12.7."""
+LEAST_SHOWN = 0.005
+"""A lower limit that is a smaller share of the value is not shown, nor is its interval."""
 MAX_CHUNK_VALUES = 2_000_000
 """Draws × jobs that are processed at a time, which limits the memory."""
 MAX_KEPT_VALUES = 20_000_000
@@ -42,6 +45,12 @@ class Estimate:
     @property
     def has_interval(self) -> bool:
         return not math.isnan(self.low)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the interval says anything to a reader. With two seeds, whose t is 12.7, its
+        lower limit is often so small that it would be shown as 0.00."""
+        return self.low >= LEAST_SHOWN * self.value
 
     @property
     def differs_from_one(self) -> bool:
@@ -196,9 +205,14 @@ def estimate(
     return Estimate(float(value), float(low), float(high))
 
 
+def limits(estimate: Estimate) -> str:
+    """Format an interval for a table."""
+    return f"{estimate.low:.3g}–{estimate.high:.3g}" if estimate.is_shown else DASH
+
+
 def interval(estimate: Estimate) -> str:
     """Format an interval, such as `95% CI 1.7–2.1`, with fewer decimals from 10 on."""
-    if not estimate.has_interval:
+    if not estimate.is_shown:
         return NO_INTERVAL
     digits = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
     low, high = (

@@ -60,9 +60,7 @@ def test_the_tables_of_all_numbers_have_no_jct_and_no_ratio_of_such_rates() -> N
     assert [str(each.sustained) for each in shown] == ["2/3", "3/3"]
     (layout, *_) = ResultTable(shown, "fcfs").layouts()
     fcfs, a = (line.cells for line in layout.lines)
-    assert fcfs[1:] == ("fcfs", "–", "–", "–", "–", "50%", "sustained 2/3", "0.245", "–", "–")
-    heads = [head for head, _ in layout.heads]
-    assert heads[heads.index("faster") + 1] == "95% CI"
+    assert fcfs[1:] == ("fcfs", *["–"] * 6, "50%", "0.245", "sustained 2/3")
     assert a[1:3] == ("a", "65.0 s")
     table = grid(shown, answer_of(CAPACITIES), "fcfs")
     assert table is not None
@@ -78,6 +76,17 @@ def test_a_share_leaves_out_seeds_whose_search_has_not_decided_the_rate() -> Non
     (fcfs,) = answer_of(chains(fcfs=(0.25, begun, open_at_all))).capacities
     shares = [str(fcfs.sustained_at(load)) for load in (0.1, 0.3, 0.5)]
     assert shares == ["2/2", "0/1", "0/2"]
+
+
+def test_an_interval_is_beside_its_ratio_and_is_left_out_before_it() -> None:
+    times_s = dict.fromkeys(("jct_p50_s", "jct_p95_s", "jct_p99_s"), 9.0)
+    layouts = ResultTable([replace(point("fcfs", 0.1, 60), jct_s=times_s)], "fcfs").layouts()
+    heads = [[head for head, _ in layout.heads] for layout in layouts]
+    first, rest = ["load", "variant", "mean", "faster"], ["hits", "jobs/s", ""]
+    assert heads[0] == [*first, "95% CI", "P50", "P95", "P99", *rest]
+    assert heads[2] == [*first, "95% CI", "P95", *rest]
+    assert heads[4] == [*first, "P95", "hits", ""]
+    assert heads[-1] == ["load", "variant"]
 
 
 def test_without_such_cells_there_is_no_legend() -> None:

@@ -71,6 +71,14 @@ def test_one_seed_has_no_interval() -> None:
     assert jct == Tile("60.0 s", "mean JCT with fcfs", "at 0.1 jobs/s")
 
 
+def test_two_seeds_that_differ_have_no_interval_either() -> None:
+    # The logs of 0.2 and 0.02 deviate by 1.63, times t = 12.7 over √2: a factor of two million up
+    # and down. Those of 0.2 and 0.18 deviate by 0.0745: a factor of 1.95.
+    far, near = (answer_of(chains(fcfs=seeds)) for seeds in ((0.2, 0.02), (0.2, 0.18)))
+    assert tiles(far, "fcfs")[0].sure == "too few seeds for an interval"
+    assert tiles(near, "fcfs")[0].sure == "95% CI 0.0972–0.371"
+
+
 def test_the_mean_jct_is_that_at_the_highest_rate_at_which_both_are_stable() -> None:
     points = [point("fcfs", 0.1, 90.0), point("a", 0.1, 60.0), point("a", 0.2, 80.0)]
     answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), points=points)
