@@ -38,7 +38,7 @@ def test_a_pack_can_be_written_in_each_format_and_read_again(name: str, tmp_path
 def test_what_a_format_cannot_express_is_printed(tmp_path: Path) -> None:
     ran = convert("swe-bench", "--to", "mooncake", "--programs", "1", "--out", tmp_path / "m.jsonl")
     assert mentions(ran.stderr, "differs: mooncake has no tool gaps")
-    assert ran.stdout.startswith(f"{tmp_path / 'm.jsonl'}: 1 programs, ")
+    assert ran.stdout.startswith(f"{tmp_path / 'm.jsonl'}: 1 program, ")
 
 
 @pytest.mark.parametrize(("name", "block_tokens"), [("mooncake", 512), ("agentic-mooncake", 64)])

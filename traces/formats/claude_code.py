@@ -153,7 +153,7 @@ class _SessionAgents:
 
     def _why_empty(self) -> str:
         if "assistant" in self.kinds:
-            return "no answer with token counts that is not in another file"
+            return "no answer with token counts, or only copies of those in another file"
         kinds = ", ".join(filter(None, list(self.kinds)[:MAX_KINDS])) or "none"
         return f"no conversation: the types of its lines are {kinds}"
 

@@ -135,8 +135,9 @@ def convert(
         print(f"differs: {printable(loss)}", file=sys.stderr)
     turns = sum(len(program.turns) for program in converted)
     print(
-        f"{out}: {len(converted)} programs, {counted(turns, 'turn')}, "
-        f"{len(loaded.repairs)} repairs, {len(loaded.rejections)} files rejected"
+        f"{out}: {counted(len(converted), 'program')}, {counted(turns, 'turn')}, "
+        f"{counted(len(loaded.repairs), 'repair')}, "
+        f"{counted(len(loaded.rejections), 'file')} rejected"
     )
 
 
@@ -154,8 +155,9 @@ def _pack(paths: list[str], out: Path, reading: TraceReading) -> None:
     for loss in stored.losses.reasons():
         print(f"differs: {printable(loss)}", file=sys.stderr)
     print(
-        f"{out}: {stored.programs:,} programs, {stored.turns:,} turns, "
-        f"{len(stored.repairs)} repairs, {len(stored.rejections)} files rejected"
+        f"{out}: {counted(stored.programs, 'program')}, {counted(stored.turns, 'turn')}, "
+        f"{counted(len(stored.repairs), 'repair')}, "
+        f"{counted(len(stored.rejections), 'file')} rejected"
     )
 
 
