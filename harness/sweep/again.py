@@ -13,7 +13,7 @@ from harness.load.settings import Execution, Keep
 from harness.sweep.cell import PlannedCell, Work, run_cell
 from harness.sweep.fingerprint import same_cell
 from harness.sweep.plan import Cell, SweepPlan
-from harness.sweep.run import ONE, Searches, run_cells
+from harness.sweep.run import ONE, run_cells
 from reports.run_folder.read import read_config, refuse_unknown
 from reports.run_folder.turns import has_turns
 from servers.basics.errors import CellFailed, InvalidInput
@@ -42,9 +42,7 @@ def run_again(plan: SweepPlan, folder: Path, name: str) -> Path:
         return path
     work = {ONE: Work(plan, folder, keep=Keep.TURNS)}
     with locked(folder):
-        failed = run_cells(
-            [PlannedCell(ONE, cell)], run_cell, work, folder, Execution(workers=1), Searches({})
-        )
+        failed = run_cells([PlannedCell(ONE, cell)], run_cell, work, folder, Execution(workers=1))
     for error in failed.values():
         raise CellFailed(error)
     return path

@@ -14,8 +14,9 @@ from pathlib import Path
 from harness.cells.folder import aside_of, is_done, remove_aside, set_aside, write_json
 from harness.console import print_message
 from harness.load.settings import Keep
+from harness.sweep.cell import Work
 from harness.sweep.fingerprint import same_cell
-from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.plan import Cell
 from reports.metrics.cell_numbers import has_current_numbers
 from reports.metrics.cells import failed_gates_of
 from reports.run_folder.find import RUNS, run_folders
@@ -32,13 +33,12 @@ COPYING = ".aside-copy"
 TAKEN_FROM = "taken_from.json"
 
 
-def unfinished(
-    plan: SweepPlan, cells: Sequence[Cell], folder: Path, reuse: bool, keep: Keep
-) -> tuple[list[Cell], int]:
+def unfinished(work: Work, cells: Sequence[Cell], reuse: bool) -> tuple[list[Cell], int]:
     """Return which of the cells must be run in a claimed folder, and how many were finished in it.
     A measurement that failed a validity gate is repeated; in virtual time it would fail again."""
+    plan, folder = work.plan, work.folder
     live = not plan.engine.kind.is_virtual
-    needs_turns = keep is Keep.TURNS
+    needs_turns = work.keep is Keep.TURNS
     finished = finished_names([cell.name for cell in cells], folder, needs_turns=needs_turns)
     todo = [cell for cell in cells if cell.name not in finished]
     invalid = [

@@ -6,7 +6,7 @@ and which cells failed. The number of workers affects only the duration, not the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -30,7 +30,6 @@ from servers.basics.checkout import REINSTALL, make_or
 from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
-from servers.records.done import Times
 
 ONE = ""
 """Name of a plan whose run folder is the folder itself."""
@@ -89,48 +88,41 @@ def run_sweeps(
     """
     reuse = not execution.fresh
     shard = None if execution.shard is None else parse_shard(execution.shard)
-    idle = {name: _refuse_unreachable(name, plan, folder) for name, plan in plans.items()}
-    keep = {
-        name: execution.keep or (Keep.TURNS if plan.slo is None else Keep.SHOWN)
-        for name, plan in plans.items()
-    }
+    work = {name: _work(name, plan, folder, execution.keep) for name, plan in plans.items()}
     given = cells_of_shard(plans, shard)
-    folders = {folder / name: plan for name, plan in plans.items()}
     todo: list[PlannedCell] = []
     found_done = 0
     with claim or nullcontext(), ExitStack() as claims:
-        for path, plan in folders.items():
-            files = settings_files(plan.settings)
-            record = plan.sweep_record()
-            claims.enter_context(claimed(path, record, files, arguments=arguments, shard=shard))
+        for own in work.values():
+            files, record = settings_files(own.plan.settings), own.plan.sweep_record()
+            claims.enter_context(
+                claimed(own.folder, record, files, arguments=arguments, shard=shard)
+            )
         on_begin()
-        for name, plan in plans.items():
-            cells, done = unfinished(plan, given[name], folder / name, reuse, keep[name])
+        for name, own in work.items():
+            cells, done = unfinished(own, given[name], reuse)
             todo += [PlannedCell(name, cell) for cell in cells]
             found_done += done
-        searches = Searches(
-            {
-                name: CapacitySearch(plan, plan.slo, folder / name, idle[name], reuse, keep[name])
-                for name, plan in plans.items()
-                if plan.slo is not None
-            }
-        )
-        work = {
-            name: Work(plan, folder / name, searches.idle(name), keep[name])
-            for name, plan in plans.items()
-        }
+        searches = [
+            CapacitySearch(name, own, slo, reuse)
+            for name, own in work.items()
+            if (slo := own.plan.slo) is not None
+        ]
         failed = run_cells(todo, run, work, folder, execution, searches, pool)
-    count = sum(map(len, given.values())) + searches.cells
-    missing = 0 if shard is None else count_missing(folders)
-    return SweepOutcome(folder, count, found_done + searches.found_done, failed, missing)
+    count = sum(map(len, given.values())) + sum(search.cells for search in searches)
+    found_done += sum(search.found_done for search in searches)
+    missing = 0 if shard is None else count_missing(work.values())
+    return SweepOutcome(folder, count, found_done, failed, missing)
 
 
-def _refuse_unreachable(name: str, plan: SweepPlan, folder: Path) -> dict[int, Times]:
-    """Refuse an SLO that an idle machine does not meet, with the name of its plan."""
+def _work(name: str, plan: SweepPlan, folder: Path, keep: Keep | None) -> Work:
+    """Raise SloNotReached, with the name of the plan, if not even an idle machine meets its SLO."""
     try:
-        return refuse_unreachable(plan, folder / name)
+        idle = refuse_unreachable(plan, folder / name)
     except InvalidInput as error:
         raise SloNotReached(f"{name}: {error}" if name else str(error)) from None
+    keep = keep or (Keep.TURNS if plan.slo is None else Keep.SHOWN)
+    return Work(plan, folder / name, idle, keep)
 
 
 def core_for(engine: ResolvedEngine) -> Core:
@@ -153,72 +145,33 @@ def _say_outdated(finding: str) -> None:
     )
 
 
-class Searches:
-    """The searches for capacities of those plans that have one."""
-
-    def __init__(self, searches: Mapping[str, CapacitySearch]) -> None:
-        self._searches = searches
-
-    def idle(self, plan: str) -> dict[int, Times]:
-        return dict(self._searches[plan].idle) if plan in self._searches else {}
-
-    def next_cells(self, failed: Mapping[str, str], most: int) -> list[PlannedCell]:
-        """Return at most `most` cells of each plan. `failed` has the errors of failed cells by
-        `PlannedCell.name`."""
-        cells: list[PlannedCell] = []
-        for plan, search in self._searches.items():
-            errors = {
-                Path(name).name: why
-                for name, why in failed.items()
-                if Path(name).parent == Path(plan)
-            }
-            cells += [PlannedCell(plan, cell) for cell in search.next_cells(errors, most)]
-        return cells
-
-    def found(self) -> tuple[int, int]:
-        """Return how many capacities have been found, and how many there are."""
-        found = [search.found() for search in self._searches.values()]
-        return sum(ended for ended, _ in found), sum(capacities for _, capacities in found)
-
-    def so_far(self) -> str:
-        """Return the capacities of a single plan; empty if there are several or none."""
-        return self._searches[ONE].so_far() if ONE in self._searches else ""
-
-    def __bool__(self) -> bool:
-        return bool(self._searches)
-
-    @property
-    def cells(self) -> int:
-        return sum(search.cells for search in self._searches.values())
-
-    @property
-    def found_done(self) -> int:
-        return sum(search.found_done for search in self._searches.values())
-
-
 def run_cells(
     todo: Sequence[PlannedCell],
     run: RunCell,
     work: Mapping[str, Work],
     folder: Path,
     execution: Execution,
-    searches: Searches,
+    searches: Sequence[CapacitySearch] = (),
     pool: Pool | None = None,
 ) -> dict[str, str]:
-    """Return the errors of failed cells by name."""
+    """Return the errors of failed cells by `PlannedCell.name`. `searches` add cells."""
     failed: dict[str, str] = {}
     plan = next(iter(work.values())).plan
     workers = (execution.workers or cpu_cores()) if plan.engine.kind.is_virtual else 1
     if pool is not None:
         workers = pool.slots()
     core = core_for(plan.engine)
-    if not (todo := todo or searches.next_cells(failed, workers)):
+
+    def next_cells() -> list[PlannedCell]:
+        return [cell for search in searches for cell in search.next_cells(failed, workers)]
+
+    if not (todo := todo or next_cells()):
         return failed
-    found = searches.found if searches else None
+    found = partial(_found, searches) if searches else None
     progress = SweepProgress(len(todo), plan.turns_per_cell, workers, found)
 
     def more() -> Sequence[PlannedCell]:
-        cells = searches.next_cells(failed, workers)
+        cells = next_cells()
         progress.planned(len(cells))
         return cells
 
@@ -237,7 +190,14 @@ def run_cells(
                     failed[name] = event.error
                     mark_failed(folder / name, event.error)
                 progress.finished(name, event.error)
-                progress.answer(searches.so_far)
+                if len(searches) == 1:
+                    progress.answer(searches[0].so_far)
                 if failed and execution.on_error is OnError.STOP:
                     break
     return failed
+
+
+def _found(searches: Iterable[CapacitySearch]) -> tuple[int, int]:
+    """Return how many capacities have been found, and how many there are."""
+    found = [search.found() for search in searches]
+    return sum(ended for ended, _ in found), sum(capacities for _, capacities in found)

@@ -6,7 +6,7 @@ decides; nothing is kept but the finished cells, so the same command continues a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,11 +14,11 @@ from statistics import geometric_mean
 
 from harness.cells.folder import remove_lines
 from harness.load.settings import Keep
-from harness.sweep.cell import idle_times
+from harness.sweep.cell import PlannedCell, Work, idle_times
 from harness.sweep.finished import is_finished, unfinished
 from harness.sweep.plan import Cell, SweepPlan
 from reports.capacity.estimate import Kind, Outcome
-from reports.capacity.search import Chain, Idle, Search, SearchPlace, idle_of, outcome_of
+from reports.capacity.search import Chain, Search, SearchPlace, idle_of, outcome_of
 from reports.capacity.slo import Limit, Slo
 from reports.loads import ladder_of
 from reports.run_folder.read import read_cell, read_done
@@ -33,28 +33,18 @@ SO_FAR = "so far in {}: {}"
 class CapacitySearch:
     """The cells of one plan beyond the loads that the user gave."""
 
-    def __init__(
-        self,
-        plan: SweepPlan,
-        slo: Slo,
-        folder: Path,
-        idle: Mapping[int, Times],
-        reuse: bool,
-        keep: Keep = Keep.SHOWN,
-    ) -> None:
-        """`idle` has the times on an idle machine that were measured already, by seed."""
-        self._plan, self._slo, self._folder = plan, slo, folder
-        self._reuse, self._keep = reuse, keep
+    def __init__(self, name: str, work: Work, slo: Slo, reuse: bool) -> None:
+        """`name`: of the plan, whose `work` gets the times on an idle machine of all seeds."""
+        self._name, self._work, self._slo, self._reuse = name, work, slo, reuse
+        self._plan, self._folder = plan, folder = work.plan, work.folder
         given = tuple(amount for amount in plan.amounts if amount is not None)
         self._ladder = ladder_of(plan.arrivals_text)
         names = tuple(variant.name for variant in plan.variants)
         self._search = Search(
             names, plan.baseline, plan.seeds, given, self._ladder, plan.least_load
         )
-        self.idle = idle_machines(plan, folder, idle)
-        self._idle: dict[int, Idle] = {
-            seed: idle_of(times, slo) for seed, times in self.idle.items()
-        }
+        work.idle |= idle_machines(plan, folder, work.idle)
+        self._idle = {seed: idle_of(work.idle[seed], slo) for seed in plan.seeds}
         self._known: dict[Chain, dict[float, Outcome]] = {}
         self._pending = {self._place(cell): cell for cell in plan.cells()}
         """Cells that were asked for and have not ended."""
@@ -66,9 +56,9 @@ class CapacitySearch:
         self.cells = self.found_done = 0
         """Cells beyond the loads that the user gave, and how many were finished before."""
 
-    def next_cells(self, failed: Mapping[str, str], most: int) -> list[Cell]:
+    def next_cells(self, failed: Collection[str], most: int) -> list[PlannedCell]:
         """Return at most `most` cells that can run now, so that the searches of the first variants
-        end first. `failed` has the errors of failed cells by name."""
+        end first. `failed` has the names of failed cells (`PlannedCell.name`)."""
         self._settle(failed)
         given = {self._place(cell) for cell in self._plan.cells()}
         while not given & self._pending.keys():
@@ -76,13 +66,13 @@ class CapacitySearch:
             cells = {place: self._cell(place) for place in places if place not in self._pending}
             unsought = [cell for place, cell in cells.items() if place not in self._sought]
             self._sought |= cells.keys()
-            left, _ = unfinished(self._plan, unsought, self._folder, self._reuse, self._keep)
+            left, _ = unfinished(self._work, unsought, self._reuse)
             found = {self._place(cell): cell for cell in unsought if cell not in left}
             if not found:
                 todo = dict(islice(cells.items(), most))
                 self._add(todo)
                 self._ran |= todo.keys()
-                return list(todo.values())
+                return [PlannedCell(self._name, cell) for cell in todo.values()]
             self._add(found)
             self.found_done += len(found)
             self._settle(failed)
@@ -92,18 +82,18 @@ class CapacitySearch:
         self._pending |= cells
         self.cells += len(cells)
 
-    def _settle(self, failed: Mapping[str, str]) -> None:
+    def _settle(self, failed: Collection[str] = ()) -> None:
         for place, cell in list(self._pending.items()):
-            if cell.name in failed:
+            if PlannedCell(self._name, cell).name in failed:
                 self._failed.add(place)
-            elif is_finished(self._folder / cell.name, needs_turns=self._keep is Keep.TURNS):
+            elif is_finished(self._folder / cell.name, needs_turns=self._work.keep is Keep.TURNS):
                 done = read_done(self._folder / cell.name)
                 outcomes = self._known.setdefault(Chain(place.variant, place.seed), {})
                 outcomes[place.load] = outcome_of(place.load, done, self._slo)
             else:
                 continue
             del self._pending[place]
-        if self._keep is Keep.SHOWN:
+        if self._work.keep is Keep.SHOWN:
             self._remove_turns()
 
     def _remove_turns(self) -> None:
@@ -123,7 +113,7 @@ class CapacitySearch:
     def found(self) -> tuple[int, int]:
         """Return how many of the capacities have been found, and their number: one for each variant
         and seed."""
-        self._settle({})
+        self._settle()
         ends = map(self._has_ended, self._known)
         return sum(ends), len(self._plan.variants) * len(self._plan.seeds)
 
@@ -134,7 +124,7 @@ class CapacitySearch:
     def so_far(self) -> str:
         """Return the capacities that are found, highest first, in at most 80 columns; empty if
         there are none yet."""
-        self._settle({})
+        self._settle()
         found: dict[str, list[float]] = {}
         for chain, outcomes in self._known.items():
             idle = self._idle[chain.seed]

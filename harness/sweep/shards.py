@@ -6,11 +6,11 @@ other only by the run folder, to which each writes its own cells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 from harness.cells.folder import is_done
 from harness.cells.locks import Shard
+from harness.sweep.cell import Work
 from harness.sweep.plan import Cell, SweepPlan
 from servers.basics.errors import InvalidInput
 
@@ -58,8 +58,6 @@ def _blocks(plan: SweepPlan) -> list[tuple[Cell, ...]]:
     return [cells[first : first + size] for first in range(0, len(cells), size)]
 
 
-def count_missing(folders: Mapping[Path, SweepPlan]) -> int:
+def count_missing(work: Iterable[Work]) -> int:
     """Return the number of cells that have no result yet, of all shards."""
-    return sum(
-        not is_done(folder / cell.name) for folder, plan in folders.items() for cell in plan.cells()
-    )
+    return sum(not is_done(own.folder / cell.name) for own in work for cell in own.plan.cells())

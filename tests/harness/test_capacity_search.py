@@ -253,7 +253,7 @@ def test_an_idle_machine_is_measured_once_for_each_seed(
     plan = search_plan(seeds=(1, 2), slo="mean<=1000s")
     assert plan.slo is not None
     folder = tmp_path / "run"
-    CapacitySearch(plan, plan.slo, folder, refuse_unreachable(plan, folder), reuse=False)
+    CapacitySearch("", Work(plan, folder, refuse_unreachable(plan, folder)), plan.slo, reuse=False)
     assert sorted(measured) == [1, 2]
 
 
