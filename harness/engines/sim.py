@@ -34,10 +34,10 @@ from servers.profiles.files import (
 )
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_memory import EVEN, FULL_ATTENTION
-from servers.profiles.layout import ExpertTimes, Layout
+from servers.profiles.layout import ExpertTimes, Layout, Stages
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
-from servers.profiles.roofline import LINK_EFFICIENCY, expert_times, gpus_for
+from servers.profiles.roofline import LINK_EFFICIENCY, expert_times, gpus_for, stage_times
 from servers.records.done import DoneRecord
 from servers.records.settings import (
     EngineSettings,
@@ -55,6 +55,7 @@ from servers.sim import (
     LockstepFleet,
     Offload,
     OnEvent,
+    PipelineEngine,
     Transfer,
 )
 from servers.speculation import Speculation
@@ -93,6 +94,8 @@ class SimEngine:
     """Machines of this kind, with the whole model each; or ranks."""
     experts: ExpertTimes | None = None
     """What the replicas compute for each other, if they are ranks of one server."""
+    stages: Stages | None = None
+    """The stages of the GPUs of a replica, if they are a pipeline."""
     transfer: Transfer | None = None
     """The link of each prefill engine, if a variant has some."""
     kind: EngineKind = field(default_factory=lambda: SIM)
@@ -115,6 +118,12 @@ class SimEngine:
         if tokens == self.model_limit:
             return Longest.of_model(tokens, self.model)
         return Longest.of_memory(tokens, f"{self.model} on {self.hardware}", self.more_memory)
+
+    @property
+    def _layout(self) -> Layout | None:
+        if self.stages is not None:
+            return Layout.PP
+        return None if self.experts is None else Layout.DP_ATTN
 
     def describe(self) -> str:
         kind = "replicas" if self.transfer is None else "engines"
@@ -148,7 +157,7 @@ class SimEngine:
             gpu=None if self.gpu is None else asdict(self.gpu),
             profile=_record(self.profile if variant is None else self.profile_of(variant)),
             replicas=None if self.replicas == 1 else self.replicas,
-            layout=None if self.experts is None else Layout.DP_ATTN,
+            layout=self._layout,
             transfer=None if transfer is None else TransferRecord(**asdict(transfer)),
             limits=limits_record(self.limits if variant is None else variant.limited(self.limits)),
             scheduling=self.scheduling,
@@ -173,11 +182,14 @@ class SimEngine:
             step_tokens=limits.step_tokens,
             offload=bool(variant.offload),
             speculation=limits.speculation,
+            stages=self.stages,
         )
-        offload = self.offload if variant.offload else None
+        offload, stages = self.offload if variant.offload else None, self.stages
 
-        def engine(on_event: OnEvent) -> partial[Engine]:
+        def engine(on_event: OnEvent) -> Callable[..., Engine]:
             policy = make_policy(variant, policy_costs)
+            if stages is not None:
+                return partial(PipelineEngine, policy, profile, limits, stages, on_event=on_event)
             return partial(Engine, policy, profile, limits, offload, on_event=on_event)
 
         if not isinstance(variant.router, NamedRouter):
@@ -233,6 +245,8 @@ def resolve_sim(settings: SweepSettings) -> Resolved:
     if found.experts is not None:
         settings = _with_ranks(settings, found.gpus or 1)
         found = replace(found, gpus=1)
+    if found.stages is not None:
+        _refuse_with_layout(settings, "disaggregate", "speculate")
     check = partial(_check_tier, settings, found.profile())
     plain, left_out = split_supported(settings.policies, check)
     chosen = with_routers(plain, settings.server, "sim")
@@ -242,17 +256,19 @@ def resolve_sim(settings: SweepSettings) -> Resolved:
 def _with_ranks(settings: SweepSettings, ranks: int) -> SweepSettings:
     """Return the settings with as many replicas as ranks. Raise InvalidInput for what is not
     modelled together with them."""
-    server, machine = settings.server, settings.machine
-    for option, value, default in (
-        ("replicas", server.replicas, 1),
-        ("disaggregate", server.disaggregate, None),
-        ("speculate", machine.speculate, None),
-    ):
-        if value != default:
+    _refuse_with_layout(settings, "replicas", "disaggregate", "speculate")
+    return replace(settings, server=replace(settings.server, replicas=ranks))
+
+
+def _refuse_with_layout(settings: SweepSettings, *options: str) -> None:
+    given = {**values_of(settings.server), **values_of(settings.machine)}
+    defaults = {**values_of(Server()), **values_of(Machine())}
+    for option in options:
+        if given[option] != defaults[option]:
             raise InvalidInput(
-                f"--{option} {value}: not modelled with --layout {machine.layout}; remove one"
+                f"--{option} {given[option]}: not modelled with --layout "
+                f"{settings.machine.layout}; remove one"
             )
-    return replace(settings, server=replace(server, replicas=ranks))
 
 
 def _check_tier(settings: SweepSettings, profile: Profile, variant: Variant) -> None:
@@ -262,6 +278,11 @@ def _check_tier(settings: SweepSettings, profile: Profile, variant: Variant) -> 
         raise NoTier(
             f"{variant.name}: has an offload tier, which stores no states of layers, and "
             f"{profile.model} has such layers; remove it from --policies"
+        )
+    if settings.machine.layout == Layout.PP:
+        raise InvalidInput(
+            f"{variant.name}: has an offload tier, which is not modelled with --layout "
+            f"{Layout.PP}; remove it from --policies"
         )
     if settings.server.disaggregate is not None:
         raise InvalidInput(
@@ -316,6 +337,7 @@ def sim_engine(
         offloads=any(v.offload for v in chosen),
         replicas=engine_count(settings.server),
         experts=found.experts,
+        stages=found.stages,
         transfer=_transfer(settings.server, machine, found),
     )
 
@@ -398,6 +420,8 @@ class ResolvedProfile:
     """The contents of the file of `bench profile`, if the settings name one."""
     experts: ExpertTimes | None = None
     """What ranks of attention compute for each other."""
+    stages: Stages | None = None
+    """The stages of a pipeline."""
 
 
 def resolve_profile(machine: Machine) -> ResolvedProfile:
@@ -427,10 +451,12 @@ def resolve_profile(machine: Machine) -> ResolvedProfile:
     profile = partial(profile_for, name, llm, **steps, **memory)
     notes = notes_for(name, llm, profile(), **steps)
     gpus = gpus_for(name, llm, machine.gpus, machine.kv_cache_dtype)
-    experts = None
+    experts = stages = None
     if machine.layout == Layout.DP_ATTN:
         experts = expert_times(name, llm, gpus, machine.kv_cache_dtype)
-    return ResolvedProfile(profile, notes, gpus, None, experts)
+    elif machine.layout == Layout.PP:
+        stages = stage_times(name, llm, gpus)
+    return ResolvedProfile(profile, notes, gpus, None, experts, stages)
 
 
 def _offload_gb(machine: Machine, found: ResolvedProfile) -> float:

@@ -31,6 +31,7 @@ from harness.replay.live_server import LiveServer
 from servers.basics.errors import InvalidInput, check_flags
 from servers.basics.phrasing import listed
 from servers.processes.environments import Installation
+from servers.profiles.layout import Layout
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.models.files import model_name
 from servers.records.done import DoneRecord
@@ -99,6 +100,7 @@ class VllmEngine(LiveEngine):
             model=self.model,
             gpus=None if cpu else command_line.tensor_parallel(config) * self.server.replicas,
             gpu=None if gpu is None else asdict(gpu),
+            layout=None if config.layout == Layout.TP else config.layout,
             limits=limits_record(config if variant is None else self.config_for(variant)),
             kv_cache_dtype=config.kv_cache_dtype.recorded,
             server=server_record(
@@ -205,6 +207,7 @@ def vllm_engine(settings: SweepSettings) -> Resolved:
     model = settings.machine.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
     config = server_config(settings.machine, server, model)
     command_line.check_limits(config, vllm)
+    command_line.check_layout(config, vllm)
     command_line.check_answers(config, vllm)
     load = resolve_model(model, server.weights)
     if server.replicas > 1:
@@ -233,6 +236,6 @@ def vllm_engine(settings: SweepSettings) -> Resolved:
 VLLM: EngineKind = EngineKind(
     "vllm",
     vllm_engine,
-    takes=settings_of(Server).keys() - {"events", *DISAGGREGATION},
+    takes=(settings_of(Server).keys() | {"layout"}) - {"events", *DISAGGREGATION},
     refuses=OWN_SCHEDULING,
 )

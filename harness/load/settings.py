@@ -278,9 +278,10 @@ class Machine:
     layout: Annotated[
         Layout,
         Option(
-            "How they share it. tp: tensor parallel. dp-attn: each GPU has a scheduler and KV of "
-            "its own, and all share the experts (vLLM's --data-parallel-size with "
-            "--enable-expert-parallel); --router distributes the turns over them. Virtual time.",
+            "How they share it. tp: tensor parallel. pp: each GPU has some of the layers (vLLM's "
+            "--pipeline-parallel-size). dp-attn: each GPU has a scheduler and KV of its own, and "
+            "all share the experts (vLLM's --data-parallel-size with --enable-expert-parallel); "
+            "--router distributes the turns over them. Virtual time, and pp with vLLM.",
             opt_in=True,
         ),
     ] = Layout.TP

@@ -44,6 +44,11 @@ RANKS = (
     "each of {0} GPUs is a rank with a scheduler and KV of its own; all compute each step together,"
     " until the slowest has ended, with the experts of each layer spread evenly over them"
 )
+STAGES = (
+    "each of {0} GPUs has a stage of the layers and their KV; up to {0} batches are computed at a "
+    "time, each stage takes as long as the slowest, and sends its activations over the link to the "
+    "next GPU (inferred: published bandwidth, 10 µs)"
+)
 ANALYTIC_FP8 = (
     "KV is in FP8 (--kv-cache-dtype fp8): a decode reads a byte per entry, and the products of "
     "attention stay in 16 bits"
@@ -197,9 +202,9 @@ def notes_for(
         return notes_of_file(read_measured(Path(hardware)), profile, scheduling)
     llm = with_kv_cache(find_model(model), kv_cache_dtype, find_hardware(hardware))
     n = gpus_for(hardware, model, gpus, kv_cache_dtype)
-    if layout == Layout.DP_ATTN:
+    if layout != Layout.TP:
         first, *others = notes(profile, gpu_of_file(hardware), llm, 1)
-        return (first, RANKS.format(n), *others)
+        return (first, (RANKS if layout == Layout.DP_ATTN else STAGES).format(n), *others)
     caveats = notes(profile, gpu_of_file(hardware), llm, n)
     if profile.provenance == "operator-table":
         listed = tables_of(hardware, model) or model

@@ -13,6 +13,7 @@ from servers.basics.clock import seconds
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles.drafts import decode_token_s
+from servers.profiles.layout import Stages
 from servers.profiles.profile import Profile
 from servers.speculation import Speculation
 
@@ -45,15 +46,32 @@ def decode_step_s(profile: Profile, turns: int, context_tokens: int) -> float:
     return seconds(profile.step_ps(turns, turns, context_tokens, 0))
 
 
+def _pipelined_token_s(profile: Profile, stages: Stages, turns: int, context_tokens: int) -> float:
+    """Return the time of a step of an Nth of the turns in all of N stages."""
+    n = stages.count
+    batch = -(-turns // n)
+    step_s = decode_step_s(profile, batch, context_tokens // n)
+    transfer_ps = stages.transfer_ps + batch * stages.transfer_token_ps
+    return n * step_s + seconds((n - 1) * transfer_ps)
+
+
 def costs(
-    profile: Profile, *, step_tokens: int, offload: bool, speculation: Speculation | None = None
+    profile: Profile,
+    *,
+    step_tokens: int,
+    offload: bool,
+    speculation: Speculation | None = None,
+    stages: Stages | None = None,
 ) -> Costs:
-    """With speculation, a decode step takes the mean time of one token of each turn."""
+    """With speculation, a decode step takes the mean time of one token of each turn, and in a
+    pipeline the time of one token of each turn."""
     if step_tokens < 1:
         raise InvalidInput(f"step_tokens {step_tokens}: must be at least 1")
     decode = partial(decode_step_s, profile)
     if speculation is not None:
         decode = partial(decode_token_s, profile, speculation)
+    if stages is not None:
+        decode = partial(_pipelined_token_s, profile, stages)
     return Costs(
         prefill_s=partial(prefill_s, profile, step_tokens),
         reload_s=partial(reload_s, profile) if offload else None,

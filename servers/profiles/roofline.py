@@ -17,7 +17,15 @@ from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.kv_cache_dtype import KvCacheDtype, lacks_kernels, with_kv_cache
 from servers.profiles.kv_groups import block_tokens_of, pool
 from servers.profiles.kv_memory import KvMemory
-from servers.profiles.layout import ExpertTimes, Layout, experts_of, rank_of
+from servers.profiles.layout import (
+    ExpertTimes,
+    Layout,
+    Stages,
+    experts_of,
+    rank_of,
+    slowest,
+    stages_of,
+)
 from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.models.listed import model
@@ -63,7 +71,7 @@ def analytic_profile(
     layout: Layout = Layout.TP,
 ) -> Profile:
     """Return the profile of a model on a machine; with data parallelism, of one rank while the
-    others compute nothing.
+    others compute nothing, and of a pipeline, of its slowest stage.
 
     `max_model_len` defaults to the model's limit or the KV capacity, whichever is less; vLLM would
     refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile, DoesNotFit or
@@ -71,17 +79,28 @@ def analytic_profile(
     gpu = hardware(hardware_name)
     llm = with_kv_cache(model(model_name), kv_cache_dtype, gpu)
     n = default_gpus(gpu, llm, gpu_memory_utilization) if gpus is None else gpus
-    ranks = 1
+    whole, ranks, shares = llm, 1, [llm]
     if layout == Layout.DP_ATTN:
         ranks, n, llm = n, 1, rank_of(llm, n)
+        shares = [llm]
+    elif layout == Layout.PP:
+        n, shares = 1, stages_of(llm, n)
+        llm = slowest(shares)
+    count = max(ranks, len(shares))
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
-    if not _fits(gpu, llm, n, gpu_memory_utilization):
-        raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization, ranks))
-    budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
-    budget -= NCCL_BYTES if ranks > 1 else 0
+    for share in shares:
+        if not _fits(gpu, share, n, gpu_memory_utilization):
+            raise DoesNotFit(_too_large(gpu, share, n, gpu_memory_utilization, count, layout))
     block_tokens = block_tokens_of(llm, n, block_tokens)
-    groups, block_bytes, lengths = pool(llm, n, block_tokens, windows=not offload)
-    blocks = budget // block_bytes if kv_blocks is None else kv_blocks
+    pools = [pool(share, n, block_tokens, windows=not offload) for share in shares]
+    groups, _, lengths = pools[0]
+    blocks = kv_blocks
+    if blocks is None:
+        buffers = NCCL_BYTES if count > 1 else 0
+        blocks = min(
+            (kv_budget_bytes(gpu, share, n, gpu_memory_utilization) - buffers) // each.block_bytes
+            for share, each in zip(shares, pools, strict=True)
+        )
     memory = KvMemory(blocks, block_tokens, kv_groups=groups, block_lengths=lengths)
     longest = min(llm.max_model_len, memory.longest_turn(STEP_TOKENS))
     if max_model_len is not None and max_model_len > longest:
@@ -96,8 +115,8 @@ def analytic_profile(
         "provenance": "analytic",
         **asdict(memory),
         "max_model_len": longest if max_model_len is None else max_model_len,
-        "kv_bytes_per_token": llm.kv_bytes_per_token_on(n),
-        "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
+        "kv_bytes_per_token": whole.kv_bytes_per_token_on(n),
+        "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n * len(shares),
         "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
         **_step_ps(gpu, llm, n, ranks),
     }
@@ -113,6 +132,16 @@ def expert_times(
     experts = experts_of(rank_of(with_kv_cache(model(model_name), kv_cache_dtype, gpu), ranks))
     token_ps = _step_ps(gpu, experts, 1, ranks)["token_ps"]
     return ExpertTimes(_knots(gpu, experts, 1, token_ps), token_ps)
+
+
+def stage_times(hardware_name: str, model_name: str, count: int) -> Stages:
+    """Return the stages of a pipeline. The activations of a token are two vectors of 16 bits, of
+    the last layer and of the residual connection; they go over the link between two GPUs, whose
+    latency is assumed to be that of a small all-reduce. Raises UnknownProfile."""
+    gpu = hardware(hardware_name)
+    link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
+    sent_bytes = 2 * model(model_name).hidden * 2
+    return Stages(count, ALL_REDUCE_PS, round(PS_PER_S * sent_bytes / link))
 
 
 def _step_ps(gpu: Hardware, llm: Model, n: int, ranks: int = 1) -> dict[str, Any]:
@@ -254,11 +283,15 @@ def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
     return kv_budget_bytes(gpu, llm, gpus, utilization) >= needed * block_bytes
 
 
-def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float, ranks: int) -> str:
+def _too_large(
+    gpu: Hardware, llm: Model, n: int, utilization: float, shares: int, layout: Layout
+) -> str:
     possible = [count for count in TENSOR_PARALLEL if _fits(gpu, llm, count, utilization)]
-    if ranks > 1:
-        remedy = f"each of {ranks} GPUs has all weights but the experts': use more --gpus, or "
+    if layout == Layout.DP_ATTN:
+        remedy = f"each of {shares} GPUs has all weights but the experts': use more --gpus, or "
         remedy += f"--layout {Layout.TP}"
+    elif layout == Layout.PP:
+        remedy = f"each of {shares} GPUs has {llm.layers} layers or fewer: use more --gpus"
     elif enough := next(iter(possible), None):
         remedy = f"use --gpus {enough}"
     else:

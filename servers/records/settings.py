@@ -222,7 +222,7 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     replicas: Count | None = None
     """Their number in virtual time, if there are several; or the ranks of `dp-attn`."""
     layout: Name | None = None
-    """`dp-attn`, if GPUs do not share the model by tensor parallelism. Only in virtual time."""
+    """`dp-attn` or `pp`, if GPUs do not share the model by tensor parallelism."""
     transfer: TransferRecord | None = None
     """The link of a prefill engine. Only with disaggregation."""
     limits: LimitsRecord = LimitsRecord()

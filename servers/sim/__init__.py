@@ -10,6 +10,7 @@ from servers.sim.engine import Engine, OnEvent
 from servers.sim.fleet import Fleet
 from servers.sim.kv import Path, Segment
 from servers.sim.lockstep import LockstepFleet
+from servers.sim.pipeline import PipelineEngine
 from servers.sim.sequence import EngineUsage, Phase, Sequence, Submission, refuse_unfit
 from servers.sim.settings import Offload, Transfer
 
@@ -24,6 +25,7 @@ __all__ = [
     "OnEvent",
     "Path",
     "Phase",
+    "PipelineEngine",
     "Segment",
     "Sequence",
     "Submission",

@@ -89,6 +89,10 @@ class RunningTurns:
         decodes have advanced."""
         return [sequence.view for sequence in self.by_id.values()]
 
+    def in_step(self) -> list[Sequence]:
+        """Return the turns of which the next step may compute tokens, in order of admission."""
+        return list(self.by_id.values())
+
     def refresh(self) -> None:
         """Write the progress of the decodes into their sequences."""
         for sequence in self.by_id.values():
@@ -217,7 +221,7 @@ class RunningTurns:
 
     def skip_without_slot(self, batch: Batch, has_slot: set[int]) -> None:
         """Remove the decodes that have no slot from this step."""
-        for sequence in self.by_id.values():
+        for sequence in self.in_step():
             if sequence.joined_tick is not None and sequence.view.id not in has_slot:
                 self.decodes.leave(sequence)
                 self.settle(sequence, has_slot=False)

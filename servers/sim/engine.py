@@ -13,6 +13,7 @@ from typing import Any
 from servers.admission import Limits
 from servers.basics.errors import InvalidInput
 from servers.policies.base import Policy
+from servers.policies.runner import Emit
 from servers.profiles import Profile
 from servers.records.turns import EventRecord
 from servers.sim.batching import Batch
@@ -48,19 +49,7 @@ class Engine:
         """`strides`: compute all steps up to the next event at once, instead of one by one."""
         self.profile = profile
         emit = self._emit if on_event else None
-        tiers = build_tiers(offload, profile)
-        if offload and len(profile.kv_groups) > 1:
-            raise InvalidInput(
-                f"offload with {profile.model}: its sliding windows, chunks or states have KV "
-                "groups of their own, which no offload tier stores here; use a profile with one "
-                "group"
-            )
-        kind: type[Scheduler] = Scheduler
-        if len(profile.kv_groups) > 1:
-            kind = StateScheduler if profile.keeps_states else WindowScheduler
-        if limits.speculate is not None:
-            kind = SpeculativeScheduler
-        self.scheduler = kind(policy, profile, limits, tiers, emit)
+        self.scheduler = self._build(policy, limits, offload, emit)
         self.now_ps = 0
         self.steps = 0
         """Number of computed batches."""
@@ -94,6 +83,27 @@ class Engine:
         """When the last batch ended, and until when the next one knows of arrivals: until the
         last step began, if the next one was scheduled then. If a turn ended with it, until its
         end, so that waiting turns do not take what is freed before turns that have arrived."""
+
+    def _build(
+        self,
+        policy: Policy,
+        limits: Limits,
+        offload: Offload | None,
+        emit: Emit[Sequence] | None,
+    ) -> Scheduler:
+        profile = self.profile
+        if offload and len(profile.kv_groups) > 1:
+            raise InvalidInput(
+                f"offload with {profile.model}: its sliding windows, chunks or states have KV "
+                "groups of their own, which no offload tier stores here; use a profile with one "
+                "group"
+            )
+        kind: type[Scheduler] = Scheduler
+        if len(profile.kv_groups) > 1:
+            kind = StateScheduler if profile.keeps_states else WindowScheduler
+        if limits.speculate is not None:
+            kind = SpeculativeScheduler
+        return kind(policy, profile, limits, build_tiers(offload, profile), emit)
 
     @property
     def trees(self) -> int:
@@ -163,13 +173,7 @@ class Engine:
         """Take the turns that have arrived, and begin to compute a batch, until `due_ps`. Return
         False if there is nothing to compute."""
         decodes = self._decodes
-        self._runner.now_ps = self.now_ps
-        for program_id in self._ended_programs:
-            self._runner.end_program(program_id)
-        self._ended_programs.clear()
-        known_ps = self.now_ps
-        if self.profile.schedules_ahead and self._ended_ps == self.now_ps:
-            known_ps = self._known_ps
+        known_ps = self._prepare_step()
         while True:
             self._due.take(known_ps, self._arrive_or_abort)
             batch = self.scheduler.schedule()
@@ -184,6 +188,16 @@ class Engine:
             if known_ps == self.now_ps:
                 return False
             known_ps = self.now_ps
+
+    def _prepare_step(self) -> int:
+        """Set the scheduler's clock, and return until when its next step knows of arrivals."""
+        self._runner.now_ps = self.now_ps
+        for program_id in self._ended_programs:
+            self._runner.end_program(program_id)
+        self._ended_programs.clear()
+        if self.profile.schedules_ahead and self._ended_ps == self.now_ps:
+            return self._known_ps
+        return self.now_ps
 
     def finish_batch(self) -> None:
         """Advance the clock to the end of the batch, and end the turns that are complete."""

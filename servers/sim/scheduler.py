@@ -195,7 +195,7 @@ class Scheduler:
         running = self.running
         running.refresh()
         batch.has_slot = set()
-        for sequence in list(running.by_id.values()):
+        for sequence in running.in_step():
             if sequence.view.id in batch.preempted:
                 continue
             if sequence.joined_tick is None:
@@ -260,6 +260,9 @@ class Scheduler:
                 head = loaded[0] if loaded else self._candidate()
             if head is None:
                 return
+            if self._set_aside(head):
+                head = None
+                continue
             demand = self._demand(head, budget)
             if demand.waits:
                 batch.single_step = True
@@ -273,6 +276,10 @@ class Scheduler:
                 return
             elif runner.needs_rerank(head):
                 head = None
+
+    def _set_aside(self, head: Sequence) -> bool:
+        """Return True to leave out the head of the queue in this step, after removing it."""
+        return False
 
     def _free_for_head(self) -> int:
         """Return the number of blocks that the next admission may take."""

@@ -1,4 +1,4 @@
-"""Ranks of attention that share experts: memory and times of one, by hand."""
+"""Ranks of attention that share experts, and stages of layers: memory and times of one, by hand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from harness.engines.sim import SimEngine
 from harness.load.settings import Machine, Server, SweepSettings
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.layout import Layout
+from servers.profiles.layout import Layout, stages_of
 from servers.profiles.machines.gpus import GIB
-from servers.profiles.roofline import analytic_profile, expert_times
+from servers.profiles.models.listed import model
+from servers.profiles.rebuild import costs
+from servers.profiles.roofline import analytic_profile, expert_times, stage_times
 
 MODEL = "qwen3-30b-a3b"
 EXPERTS = 48 * 128 * 3 * 2048 * 768
@@ -65,7 +67,7 @@ def test_a_rank_alone_takes_as_long_as_what_it_has_of_its_own_and_its_experts() 
         ({"gpus": 4}, {"replicas": 2}, "--replicas 2: not modelled with --layout dp-attn"),
         ({"gpus": 4}, {"disaggregate": "1P1D"}, "--disaggregate 1P1D: not modelled"),
         ({"gpus": 4, "speculate": "ngram:3,accept=0.5"}, {}, "--speculate ngram.*not modelled"),
-        ({"gpus": 4, "engine": "vllm"}, {}, "--layout: not supported by --engine vllm"),
+        ({"gpus": 4, "engine": "sglang-sim"}, {}, "--layout: not supported by --engine sglang-sim"),
         ({"hardware": "here.json"}, {}, "--layout dp-attn: here.json is a file of bench profile"),
     ],
 )
@@ -99,3 +101,93 @@ def test_a_run_with_ranks_counts_their_gpus_once() -> None:
     assert [variant.name for variant in variants] == ["fcfs@sticky"]
     recorded = engine.settings()
     assert (recorded.gpus, recorded.replicas, recorded.layout) == (4, 4, "dp-attn")
+
+
+QWEN3_32B = "qwen3-32b"
+"""64 layers, hidden size 5,120, a vocabulary of 151,936 tokens, and a head of its own."""
+TABLE = 151_936 * 5120
+"""Parameters of its embedding, and of its head."""
+
+
+def test_a_stage_keeps_an_nth_of_the_layers_and_the_first_and_last_one_a_table_each() -> None:
+    """Half a KV block of 16 tokens is 64 / 2 layers · 2 · 8 heads · 128 · 2 bytes · 16."""
+    stage = analytic_profile("a100-80g", QWEN3_32B, gpus=2, layout=Layout.PP)
+    llm = model(QWEN3_32B)
+    weights = 2 * ((llm.params - 2 * TABLE) // 2 + TABLE)
+    other = int(1.01 * GIB) * 5120 // 4096 + int(0.09 * GIB) + GIB
+    budget = int(int(79.25 * GIB) * 0.9) - other - weights
+    assert stage.kv_blocks == pytest.approx(budget // (32 * 2 * 8 * 128 * 2 * 16), abs=1)
+    assert stage.kv_bytes_per_token == 64 * 2 * 8 * 128 * 2
+    read_s = weights / (2039e9 * 0.75)
+    assert stage.weights_ps == pytest.approx(read_s * 1e12, rel=1e-3)
+    assert stage.base_ps == 200_000_000
+
+
+def test_layers_that_are_left_over_go_to_the_stages_before_the_last_one() -> None:
+    """As vLLM's `get_pp_indices`: 64 layers on 3, 5 and 6 GPUs."""
+    layers = {n: [stage.layers for stage in stages_of(model(QWEN3_32B), n)] for n in (3, 5, 6)}
+    assert layers == {
+        3: [21, 22, 21],
+        5: [13, 13, 13, 13, 12],
+        6: [10, 11, 11, 11, 11, 10],
+    }
+
+
+def test_a_model_whose_embedding_is_also_its_head_has_it_on_the_first_and_the_last_stage() -> None:
+    llm = model("qwen3-4b-fp8")
+    first, middle, last = stages_of(llm, 3)
+    uses = [{each.use for each in stage.weights} for stage in (first, middle, last)]
+    assert uses == [{"head", "layers"}, {"layers"}, {"head", "layers"}]
+
+
+def test_a_stage_sends_two_vectors_per_token_over_the_link_to_the_next_gpu() -> None:
+    """PCIe 4 x16: 31.5 GB/s, of which 80% are reached."""
+    stages = stage_times("l40s", QWEN3_32B, 4)
+    assert (stages.count, stages.transfer_ps) == (4, 10_000_000)
+    assert stages.transfer_token_ps == round(2 * 5120 * 2 / (31.5e9 * 0.8) * 1e12)
+
+
+def test_policies_expect_a_token_of_each_turn_after_a_step_in_each_stage() -> None:
+    """A step of 16 of 32 turns in each of two stages, and one transfer."""
+    profile = analytic_profile("l40s", QWEN3_32B, gpus=2, layout=Layout.PP, kv_blocks=10_000)
+    stages = stage_times("l40s", QWEN3_32B, 2)
+    found = costs(profile, step_tokens=2048, offload=False, stages=stages).decode_s(32, 64_000)
+    step_ps = profile.step_ps(16, 16, 32_000, 0)
+    transfer_ps = 10_000_000 + 16 * stages.transfer_token_ps
+    assert found == pytest.approx((2 * step_ps + transfer_ps) / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("machine", "server", "reason"),
+    [
+        ({"gpus": 1}, {}, "1 GPU cannot share the 64 layers of qwen3-32b; use --gpus with 2 to 64"),
+        ({"model": "gpt-oss-20b"}, {}, "gpt-oss-20b has sliding windows.*--layout tp"),
+        ({"model": "qwen3-coder-next"}, {}, "has sliding windows, chunks, states"),
+        ({}, {"disaggregate": "1P1D"}, "--disaggregate 1P1D: not modelled with --layout pp"),
+        ({"speculate": "ngram:3,accept=0.5"}, {}, "--speculate ngram.*not modelled"),
+        ({"engine": "sglang-sim"}, {}, "--layout: not supported by --engine sglang-sim"),
+        ({"policies": "lmcache"}, {}, "lmcache: has an offload tier.*--layout pp"),
+    ],
+)
+def test_what_is_not_modelled_with_stages_is_refused(
+    machine: dict[str, object], server: dict[str, object], reason: str
+) -> None:
+    policies = str(machine.pop("policies", "fcfs"))
+    chosen = Machine(**{"model": QWEN3_32B, "gpus": 4, "layout": Layout.PP, **machine})
+    settings = SweepSettings(policies=policies, machine=chosen, server=Server(**server))
+    with pytest.raises(InvalidInput, match=reason):
+        resolve_engine(settings)
+
+
+def test_stages_that_do_not_fit_are_refused_with_the_remedy() -> None:
+    with pytest.raises(DoesNotFit, match="2 GPUs has 32 layers or fewer: use more --gpus"):
+        analytic_profile("l4", QWEN3_32B, gpus=2, layout=Layout.PP)
+
+
+def test_a_run_with_stages_counts_the_gpus_of_all_replicas() -> None:
+    chosen = Machine(hardware="l40s", model=QWEN3_32B, gpus=4, layout=Layout.PP)
+    settings = SweepSettings(policies="fcfs", machine=chosen, server=Server(replicas=2))
+    _, engine, _ = resolve_engine(settings)
+    assert isinstance(engine, SimEngine)
+    recorded = engine.settings()
+    assert (recorded.gpus, recorded.replicas, recorded.layout) == (8, 2, "pp")

@@ -23,7 +23,8 @@ from servers.admission import Admission
 from servers.basics.errors import InvalidInput, ServerFailed, Unavailable, check_flags
 from servers.processes import supervised
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, flags
+from servers.profiles.layout import Layout
+from servers.vllm.launch.command_line import REFUSED_FLAGS, ServerConfig, check_layout, flags
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.offload_tier import OffloadTier
 from servers.vllm.launch.server import VllmServer, launch
@@ -338,6 +339,31 @@ def test_the_format_of_the_kv_cache_is_passed_to_vllm_unless_it_is_the_default(
             flags = json.loads((folder / "server.json").read_text())["flags"]
         given = tuple(after for flag, after in pairwise(flags) if flag == "--kv-cache-dtype")
         assert given == expected
+
+
+def test_gpus_are_the_stages_of_a_pipeline_with_its_layout() -> None:
+    vllm = VllmInstallation("python", "0.32.0", False, None, True)
+    model = resolve_model("tiny", "dummy")
+    config = ServerConfig(gpus=4, layout=Layout.PP, costs=NO_RELOADS)
+    given = flags(config, vllm, model, 8000)
+    assert ("--pipeline-parallel-size", "4") in pairwise(given)
+    assert "--tensor-parallel-size" not in given
+
+
+@pytest.mark.parametrize(
+    ("layout", "gpus", "cpu", "reason"),
+    [
+        (Layout.DP_ATTN, 4, False, "--layout dp-attn: modelled in virtual time only"),
+        (Layout.PP, None, False, "--layout pp: 1 GPU is no pipeline; use --gpus 2 or more"),
+        (Layout.PP, 2, True, "--layout pp: a CPU is no pipeline"),
+    ],
+)
+def test_a_layout_that_vllm_is_not_started_with_is_refused(
+    layout: Layout, gpus: int | None, cpu: bool, reason: str
+) -> None:
+    vllm = VllmInstallation("python", "0.32.0", cpu, None, True)
+    with pytest.raises(InvalidInput, match=reason):
+        check_layout(ServerConfig(gpus=gpus, layout=layout), vllm)
 
 
 def test_first_chunk_admission_is_refused_for_a_vllm_that_lacks_it(tmp_path: Path) -> None:

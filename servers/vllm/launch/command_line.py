@@ -24,6 +24,7 @@ from servers.profiles import hardware as find_gpu
 from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.layout import Layout
 from servers.sim import Limits
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, costs_on, fit_decode_step
@@ -119,6 +120,7 @@ class ServerConfig(Headroom):
     admission: Admission = Admission.WHOLE_PROMPT
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
     gpus: int | None = None
+    layout: Layout = Layout.TP
     offload: OffloadTier | None = None
     image: str | None = None
     """A container image with vLLM; None to use an environment of this machine."""
@@ -155,6 +157,21 @@ def check_limits(limits: Limits | ServerConfig, vllm: VllmInstallation) -> None:
         raise InvalidInput(
             f"--admission {admission}: vLLM {vllm.version} has no --no-scheduler-reserve-full-isl; "
             f"use --admission {Admission.WHOLE_PROMPT}, or a version that has it ({TESTED})"
+        )
+
+
+def check_layout(config: ServerConfig, vllm: VllmInstallation) -> None:
+    """Raise InvalidInput unless this vLLM can share the model so."""
+    if config.layout == Layout.DP_ATTN:
+        raise InvalidInput(
+            f"--layout {config.layout}: modelled in virtual time only; use --engine sim, or give "
+            "a running server's URL as --engine"
+        )
+    gpus = tensor_parallel(config)
+    if config.layout == Layout.PP and (vllm.cpu or gpus < 2):
+        found = "a CPU" if vllm.cpu else "1 GPU"
+        raise InvalidInput(
+            f"--layout {config.layout}: {found} is no pipeline; use --gpus 2 or more"
         )
 
 
@@ -203,7 +220,8 @@ def flags(
     if vllm.cpu:
         chosen += ["--enforce-eager", "--block-size", str(CPU_BLOCK_TOKENS)]
     else:
-        chosen += ["--tensor-parallel-size", str(tensor_parallel(config))]
+        size = "pipeline" if config.layout == Layout.PP else "tensor"
+        chosen += [f"--{size}-parallel-size", str(tensor_parallel(config))]
     if config.kv_cache_dtype != KvCacheDtype.AUTO:
         chosen += ["--kv-cache-dtype", config.kv_cache_dtype]
     if config.kv_blocks is not None:
@@ -304,6 +322,7 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
             step_tokens=config.step_tokens,
             step_times=config.step_times,
             kv_cache_dtype=config.kv_cache_dtype,
+            layout=config.layout,
         )
         gpu = find_gpu(hardware).name
         return curve, f"costs from the {provenance} profile of {config.model} on {gpu}"

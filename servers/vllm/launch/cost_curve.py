@@ -16,6 +16,8 @@ from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import profile_for
 from servers.profiles.fit import least_squares
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.layout import Layout
+from servers.profiles.roofline import gpus_for, stage_times
 from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 FIT_FROM_TOKENS = 256
@@ -54,12 +56,21 @@ def costs_on(
     step_tokens: int,
     step_times: StepTimes,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
+    layout: Layout = Layout.TP,
 ) -> tuple[CostCurve, str]:
     """Return the curve of a model on a machine, and the provenance of its profile."""
     profile = profile_for(
-        hardware, model, gpus=gpus, step_times=step_times, kv_cache_dtype=kv_cache_dtype
+        hardware,
+        model,
+        gpus=gpus,
+        step_times=step_times,
+        kv_cache_dtype=kv_cache_dtype,
+        layout=layout,
     )
-    exact = costs(profile, step_tokens=step_tokens, offload=True)
+    stages = None
+    if layout == Layout.PP:
+        stages = stage_times(hardware, model, gpus_for(hardware, model, gpus))
+    exact = costs(profile, step_tokens=step_tokens, offload=True, stages=stages)
     return fit(exact, model_named(model).max_model_len), profile.provenance
 
 

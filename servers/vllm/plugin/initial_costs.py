@@ -40,8 +40,10 @@ def initial_costs(vllm_config: Any) -> Costs:
     model = _model(vllm_config.model_config)
     machine = CPU if vllm_config.device_config.device_type == "cpu" else GPU
     parallel = vllm_config.parallel_config
-    flops: float = machine.flops * parallel.tensor_parallel_size
-    bytes_per_s: float = machine.bytes_per_s * parallel.tensor_parallel_size
+    # In a pipeline a stage ends a step in this time; the next chunk of a prompt follows it.
+    gpus = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    flops: float = machine.flops * gpus
+    bytes_per_s: float = machine.bytes_per_s * gpus
     quantized = vllm_config.model_config.quantization is not None
     weights_s: float = model.parameters * (1 if quantized else 2) / bytes_per_s
     fp8 = str(vllm_config.cache_config.cache_dtype).startswith("fp8")

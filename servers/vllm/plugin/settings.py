@@ -114,6 +114,14 @@ def check(vllm_config: Any) -> Options:
         )
     if vllm_config.cache_config.enable_prefix_caching is False:
         raise InvalidInput("prefix caching is off: start vLLM with --enable-prefix-caching")
+    stages = vllm_config.parallel_config.pipeline_parallel_size
+    if stages > 1 and not vllm_config.scheduler_config.async_scheduling:
+        # The plug-in derives from vLLM's `AsyncScheduler`, which then would schedule the next token
+        # of a turn before the last one is sampled.
+        raise InvalidInput(
+            f"--pipeline-parallel-size is {stages} without asynchronous scheduling: use model "
+            "runner V2 (it needs Triton) and vLLM 0.32 or later, without --no-async-scheduling"
+        )
     options = read_options(vllm_config)
     options.variant()
     if options._curve() is None:

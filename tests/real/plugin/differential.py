@@ -11,7 +11,8 @@ change the workloads. LAYERS is full (the default), or windows, uneven, states o
 gives the machine several KV groups, all but one of them with a sliding window (uneven: and blocks
 of another length), states or local chunks.
 Virtual time then keeps copies of blocks as vLLM does, and no difference is explained by them.
-LAYERS is also speculation: full attention with speculative decoding.
+LAYERS is also speculation: full attention with speculative decoding; and pipeline: full attention
+in two to four stages of layers, with vLLM's batch queue.
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ from vllm.v1.core.block_pool import BlockHashToBlockMap
 from servers.admission import Admission
 from servers.policies.base import Costs
 from servers.profiles import Profile, costs
-from servers.sim import Engine, Limits
+from servers.profiles.layout import Stages
+from servers.sim import Engine, Limits, PipelineEngine
 from servers.variants import make_policy, variant, variants
 from servers.vllm.plugin.kv_manager import ReclaimingKVManager
 from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.lines import Line
 from tests.real.outcomes import Outcome, first_difference, outcome
+from tests.real.plugin.pipelined import PipelinedVllm
 from tests.real.plugin.random_worlds import (
     World,
     chunked,
     speculating,
+    stages_of,
     stateful,
     uneven,
     unruly,
@@ -69,24 +73,37 @@ Step = tuple[int, list[tuple[str, int, int]]]
 """The time in ps, and for each turn in the batch its program, arrival number and tokens."""
 
 
-class StepwiseSim(Engine):
-    """Virtual time in single steps, which records the batch of each step."""
+class _Recording:
+    """Virtual time, of which the batch of each step is recorded."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, strides=False, **kwargs)
+        super().__init__(*args, **kwargs)
         self.batches: list[Step] = []
 
-    def _plan(self, batch: Any) -> None:
+    def _plan(self: Any, batch: Any) -> None:
         chunks = {s.view.id: n for s, n in batch.chunks}
         skipped = {s.view.id for s in batch.skipped}
         drafted = getattr(self._decodes, "tokens", {})
         turns = [
-            (s.submission.program_id, s.view.id, drafted.get(s.view.id, chunks.get(s.view.id, 1)))
-            for s in self.scheduler.running.by_id.values()
+            (
+                str(s.submission.program_id),
+                s.view.id,
+                drafted.get(s.view.id, chunks.get(s.view.id, 1)),
+            )
+            for s in self.scheduler.running.in_step()
             if s.view.id in chunks or (s.joined_tick is not None and s.view.id not in skipped)
         ]
         self.batches.append((self.now_ps, sorted(turns, key=str)))
-        super()._plan(batch)
+        super()._plan(batch)  # type: ignore[misc]
+
+
+class StepwiseSim(_Recording, Engine):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, strides=False, **kwargs)
+
+
+class StepwisePipeline(_Recording, PipelineEngine):
+    pass
 
 
 class StepwiseVllm(VirtualVllm):
@@ -95,12 +112,27 @@ class StepwiseVllm(VirtualVllm):
         self.batches: list[Step] = []
 
     def _compute(self, output: Any, steady: bool) -> None:
-        turns = [
-            (self._turns[key].submission.program_id, int(key), chunk)
-            for key, chunk in output.num_scheduled_tokens.items()
-        ]
-        self.batches.append((self.now_ps, sorted(turns, key=str)))
+        self.batches.append((self.now_ps, _turns_of(self, output)))
         super()._compute(output, steady)
+
+
+class StepwisePipelinedVllm(PipelinedVllm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.batches: list[Step] = []
+
+    def _begin(self, output: Any) -> Any:
+        if output.num_scheduled_tokens:
+            self.batches.append((self.now_ps, _turns_of(self, output)))
+        return super()._begin(output)
+
+
+def _turns_of(engine: VirtualVllm, output: Any) -> list[tuple[str, int, int]]:
+    turns = [
+        (str(engine._turns[key].submission.program_id), int(key), chunk)
+        for key, chunk in output.num_scheduled_tokens.items()
+    ]
+    return sorted(turns, key=str)
 
 
 def play(played: World, seed: int, policy: str, kind: Any, **kwargs: Any) -> Outcome:
@@ -143,11 +175,16 @@ class Verdict(NamedTuple):
         return bool(self.difference) and not self.copies and not self.passed
 
 
-def compare(seed: int, policy: str, played: World | None = None) -> Verdict:
+def compare(
+    seed: int, policy: str, played: World | None = None, stages: Stages | None = None
+) -> Verdict:
     played = played or world(seed)
+    reference, ours, options = StepwiseVllm, StepwiseSim, {}
+    if stages is not None:
+        reference, ours, options = StepwisePipelinedVllm, StepwisePipeline, {"stages": stages}
     with _CountingReasons() as reasons:
-        vllm = play(played, seed, policy, StepwiseVllm)
-    sim = play(played, seed, policy, StepwiseSim)
+        vllm = play(played, seed, policy, reference, **options)
+    sim = play(played, seed, policy, ours, **options)
     counts = Counter(event.partition("('event', '")[2].partition("'")[0] for event in vllm.events)
     counts["steps"] = len(vllm.batches)
     return Verdict(
@@ -197,6 +234,8 @@ def check(seed: int, admission: Admission, layers: str) -> Verdict:
     policy = ROTATION[seed % len(ROTATION)]
     if layers == "full":
         return compare(seed, policy, played)
+    if layers == "pipeline":
+        return compare(seed, policy, played, stages_of(seed))
     verdict = compare(seed, policy, GROUPED[layers](played, seed))
     return verdict._replace(copies=0)
 

@@ -16,6 +16,7 @@ from servers.admission import Admission
 from servers.basics.clock import PS_PER_S
 from servers.profiles import Profile, WindowTimes
 from servers.profiles.kv_memory import EVEN, STATE, STATE_INSIDE, Groups, Lengths
+from servers.profiles.layout import Stages
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile
 from traces import Fork, Program, Provenance, SharedPrefix, Turn
@@ -157,6 +158,12 @@ def speculating(played: World, seed: int) -> World:
         speculate=f"{method}:{drafts},accept={share}{draft}",
     )
     return played._replace(limits=limits, profile=replace(played.profile, max_model_len=most))
+
+
+def stages_of(seed: int) -> Stages:
+    """Return the stages of a pipeline for a workload."""
+    rng = random.Random(f"stages {seed}")
+    return Stages(rng.randint(2, 4), rng.choice((0, 0, 3_000_000_001)), rng.choice((0, 70_001)))
 
 
 def _grouped(

@@ -156,6 +156,16 @@ def test_a_vllm_without_prefix_caching_is_refused(
         check(config)
 
 
+def test_a_pipeline_needs_asynchronous_scheduling(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config.parallel_config, "pipeline_parallel_size", 2)
+    with pytest.raises(InvalidInput, match="--pipeline-parallel-size is 2 without async"):
+        check(config)
+    monkeypatch.setattr(config.scheduler_config, "async_scheduling", True)
+    check(config)
+
+
 def test_this_vllm_is_supported() -> None:
     check_scheduler(AsyncScheduler, "0.32.0")
 
