@@ -372,7 +372,10 @@ def _first_object(data: bytes, plain_name: str) -> object:
         raise TraceRejected("a printout of records between separators, not JSON; give JSON Lines")
     if look_alikes.needs_package(data):
         return line_start(data[:FIRST_BYTES])
-    document = parse_json(data)
+    try:
+        document = parse_json(data)
+    except TraceRejected as error:
+        raise TraceRejected(f"{error}; {look_alikes.KINDS}") from None
     return items(document)[0] if items(document) else document
 
 

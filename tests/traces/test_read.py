@@ -96,6 +96,7 @@ def test_a_pack_is_read_by_name() -> None:
         (b"", "empty file"),
         (b" \n", "empty file"),
         (b"{oops", "not JSON"),
+        (b"A note.", "; files of traces are JSON, CSV or Parquet"),
         (b"\xff\xfe\x00", "not text in UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
         (b"[1, 2]", "unknown format (no object)"),

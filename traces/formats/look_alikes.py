@@ -16,6 +16,7 @@ from traces.formats.registry import FIRST_BYTES, NOT_INSTALLED, PACKAGED, abouts
 from traces.formats.shared.linked import first_lines
 from traces.lenient import document_start, line_start, mapping
 
+KINDS = "files of traces are JSON, CSV or Parquet"
 MAX_KEYS = 5
 """Maximum number of keys in a message."""
 NO_STEPS = (
@@ -128,7 +129,7 @@ def describe_toml(data: bytes, name: str) -> str:
     try:
         document = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
-        return "not a trace; files of traces are JSON, CSV or Parquet"
+        return f"not a trace; {KINDS}"
     if document.get("format") == RECIPE:
         return use_of_recipe(name)
     return "not a trace; if it has the settings of a sweep, run bench sweep FILE without --traces"
