@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from reports.answer.capacity_rows import CapacityRow, capacity_rows
+from reports.answer.capacity_rows import capacity_rows, with_limits
 from reports.answer.headline import Contender, Ranking
 from reports.answer.members import MemberRun
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import parse_slo
-from reports.numbers import DASH, digits
+from reports.numbers import DASH
 from reports.statistics.best import winners
-from reports.statistics.bootstrap import Estimate, limits
+from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 from reports.table import Table, TableCell, TableRow
@@ -170,22 +170,16 @@ def capacities_by_run(runs: Sequence[MemberRun]) -> Table:
     unit = ladder.unit[:1].upper() + ladder.unit[1:]
     numbers = (unit, "Ratio", f"{unit} per GPU", ladder.cost)
     heads = ["Policy", *(head for number in numbers for head in (number, "95% CI"))]
-    rows = [_row(run, row) for run in runs for row in capacity_rows(run.answer, run.price)]
+    rows = [_row(run, row) for run in runs for row in capacity_rows(run.answer)]
     return Table(heads, rows)
 
 
-def _row(run: MemberRun, row: CapacityRow) -> TableRow:
-    each = next(each for each in run.capacities if each.variant == row.variant)
-    capacity = (row.load, row.interval, row.ratio, row.ratio_interval)
-    texts = (*capacity, *_with_limits(run.per_gpu(each)), *_with_limits(run.usd(each)))
-    cells = [TableCell(text, row.wins) for text in texts]
-    return TableRow(row.variant, cells, row.is_reference, run.label)
-
-
-def _with_limits(value: Estimate | None) -> tuple[str, str]:
-    if value is None:
-        return DASH, DASH
-    return digits(value.value), limits(value)
+def _row(run: MemberRun, row: TableRow) -> TableRow:
+    each = next(each for each in run.capacities if each.variant == row.name)
+    per_gpu = map(TableCell, (*with_limits(run.per_gpu(each)), *with_limits(run.usd(each))))
+    wins = row.cells[0].best
+    cells = [cell._replace(best=wins) for cell in (*row.cells, *per_gpu)]
+    return row._replace(cells=cells, group=run.label)
 
 
 def differing(runs: Sequence[MemberRun]) -> list[tuple[str, list[str]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from reports.answer.capacity import capacity_answer
-from reports.answer.capacity_context import CapacityContext, also_serves, price_of
+from reports.answer.capacity_context import CapacityContext, also_serves
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import caveats_of
 from reports.answer.costs import cost_sentences, job_costs, other_units
@@ -76,7 +76,7 @@ class Report:
     def matrix(self) -> RateMatrix:
         """Mean JCTs by policy and rate, with capacities."""
         sweep, capacities = self.run.sweep, self.result.capacities
-        rows = capacity_rows(self.result, price_of(sweep)) if capacities else ()
+        rows = capacity_rows(self.result)
         return RateMatrix(self.shown_points, rows, capacities, also_serves(sweep) if rows else "")
 
     @property

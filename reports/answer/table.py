@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from reports.answer.capacity_rows import CapacityRow
 from reports.answer.headline import NEGLIGIBLE
 from reports.answer.speed_ups import PER_S
 from reports.metrics.background import MEAN_TTFT, P95_TTFT, REQUESTS, SERVED
 from reports.numbers import DASH, digits, short
 from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.points import Point
-from reports.table import Fitted, Head, Layout, Line, right
+from reports.table import Fitted, Head, Layout, Line, TableRow, right
 from servers.basics.phrasing import seconds, share, times
 
 UNSTABLE = "unstable"
@@ -31,7 +30,7 @@ class RateMatrix(Fitted):
 
     points: Sequence[Point]
     """Including unstable ones."""
-    rows: Sequence[CapacityRow] = ()
+    rows: Sequence[TableRow] = ()
     """Empty if no capacities were searched."""
     capacities: Sequence[VariantCapacity] = ()
     """The capacities in `rows`, as numbers."""
@@ -95,9 +94,10 @@ class RateMatrix(Fitted):
 
     def _lines(self, intervals: int) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         for row in self.rows:
-            values = (row.load, row.interval, row.ratio, row.ratio_interval)
+            values = tuple(cell.text for cell in row.cells)
             shown = values[: 2 + intervals] if intervals else values[::2]
-            yield row.variant, "dim" if row.is_reference else "bold" if row.wins else "", shown
+            style = "dim" if row.is_reference else "bold" if row.cells[0].best else ""
+            yield row.name, style, shown
         if not self.rows:
             styles = {p.variant: "dim" if p.reference else "" for p in self.points}
             yield from ((name, style, ()) for name, style in styles.items())

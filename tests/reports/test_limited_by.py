@@ -11,11 +11,12 @@ from msgspec import convert
 from test_capacity_answer import NEVER, SWEEP, answer_of, chains, number, point
 
 from reports.answer.capacity_context import MachinePrice
-from reports.answer.capacity_rows import capacity_rows, capacity_table
+from reports.answer.capacity_rows import capacity_table
 from reports.answer.document import document
 from reports.answer.fails_first import Bottleneck, limited_by, unlimited_kv_sentences
 from reports.capacity.estimate import Capacity
 from reports.capacity.search import Chain
+from reports.loads import RATES
 from reports.statistics.capacities import VariantCapacity, capacities
 from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
@@ -113,10 +114,15 @@ def test_unlimited_kv_has_no_ratio_no_cost_and_no_rate_bound() -> None:
     points = [point("fcfs", 0.04, 90), point("a", 0.04, 60), point("unlimited-kv", 0.04, 50)]
     points[2] = replace(points[2], reference=UNLIMITED_KV, pooled={"rate_bound_jobs_per_s": 9.0})
     answer = answer_of(WITH_REFERENCE, points=points, references={"unlimited-kv": UNLIMITED_KV})
-    rows = {row.variant: row for row in capacity_rows(answer, MachinePrice(1, 1.0))}
-    unlimited = rows["unlimited-kv"]
-    assert (unlimited.ratio, unlimited.gpus, unlimited.usd) == ("–", "–", "–")
-    assert rows["a"].gpus == "10.1"
+    table = capacity_table(answer, MachinePrice(1, 1.0))
+    assert table is not None
+    rows = {
+        row.name: dict(zip(table.heads[1:], (cell.text for cell in row.cells), strict=True))
+        for row in table.rows
+    }
+    columns = ("Ratio", "GPUs per job/s", RATES.cost)
+    assert [rows["unlimited-kv"][column] for column in columns] == ["–", "–", "–"]
+    assert rows["a"]["GPUs per job/s"] == "10.1"
     assert answer.winners == ("a",)
     assert not any("9 jobs/s" in each for each in answer.findings)
 

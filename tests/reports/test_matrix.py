@@ -10,7 +10,7 @@ from msgspec import convert
 from rich.console import Console
 from test_capacity_answer import SWEEP, answer_of, chains, point
 
-from reports.answer.capacity_context import MachinePrice, also_serves
+from reports.answer.capacity_context import also_serves
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.speed_ups import grid
 from reports.answer.table import RateMatrix, ResultTable
@@ -23,7 +23,7 @@ CAPACITIES = chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.40, 0.43))
 
 def lines(points: list[Point]) -> list[str]:
     answer = answer_of(CAPACITIES, points=points)
-    matrix = RateMatrix(points, capacity_rows(answer, MachinePrice(1, 1.0)), answer.capacities)
+    matrix = RateMatrix(points, capacity_rows(answer), answer.capacities)
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(matrix)
     return [line.rstrip() for line in console.export_text().splitlines()]
@@ -98,7 +98,7 @@ def test_a_note_on_the_capacities_is_below_the_table() -> None:
     beside = {"requests_per_s": 0.1, "name": "chat.jsonl", "requests": 8}
     note = also_serves(convert(SWEEP | {"background": beside}, SweepRecord))
     console = Console(width=100, record=True, file=io.StringIO())
-    rows = capacity_rows(answer, MachinePrice(1, 1.0))
+    rows = capacity_rows(answer)
     console.print(RateMatrix([point("fcfs", 0.1, 60)], rows, answer.capacities, note))
     last = console.export_text().splitlines()[-1]
     assert last.rstrip() == "Each machine also serves 0.1 background requests/s."
@@ -109,8 +109,6 @@ def test_a_narrow_terminal_keeps_the_rates_around_the_capacities() -> None:
     points = [point(name, jps, 60) for jps in rates for name in ("fcfs", "a")]
     answer = answer_of(CAPACITIES, points=points)
     console = Console(width=72, record=True, file=io.StringIO())
-    console.print(
-        RateMatrix(points, capacity_rows(answer, MachinePrice(1, 1.0)), answer.capacities)
-    )
+    console.print(RateMatrix(points, capacity_rows(answer), answer.capacities))
     head = console.export_text().splitlines()[0].split()
     assert head[-3:] == ["0.2/s", "0.23/s", "0.3/s"]
