@@ -44,7 +44,7 @@ def capacity(
         "rows": [[each.variant, _label(each, value, winners)] for each, value in order],
         "complete": True,
     }
-    seeds = max((len(each.loads) for each, value in order if value.has_interval), default=0)
+    seeds = max((len(each.loads) for each, value in order if value.is_shown), default=0)
     notes = [
         meaning,
         TIE if len(winners) > 1 else "",
@@ -72,14 +72,14 @@ def _label(each: VariantCapacity, value: Estimate, winners: Collection[str]) -> 
 def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:
     each, value = pair
     marker = {"symbol": look.marker, "size": 12 if each.variant in emphasised else 9}
-    interval = value if value.has_interval else None
+    interval = value if value.is_shown else None
     x = number(value.value)
     return dot(each.variant, x, interval, look.colour, marker, _hover(each, value))
 
 
 def _hover(each: VariantCapacity, value: Estimate) -> str:
     lines = [f"<b>{plain(each.variant)}</b>", each.text()]
-    if value.has_interval:
+    if value.is_shown:
         lines.append(f"95% CI {value.low:.3g} to {value.high:.3g}")
     if each.ratio is not None:
         lines.append(f"{times(each.ratio.value)} the baseline's ({interval(each.ratio)})")

@@ -158,8 +158,7 @@ class _Overview:
         found = {
             name: within
             for name, mine in by_variant.items()
-            if name in self.emphasised
-            and (within := [p for p in mine if p.jct_mean_s.has_interval])
+            if name in self.emphasised and (within := [p for p in mine if p.jct_mean_s.is_shown])
         }
         bands = [_band(within, self.style[name].colour) for name, within in found.items()]
         word = "Bands" if len(found) > 1 else "Band"

@@ -50,7 +50,7 @@ def _line(name: str, own: Capacities, look: Style) -> Trace | None:
         hover=f"<b>{plain(name)}</b><br>%{{x}} jobs: %{{y:.3g}} jobs/s",
     )
     drawn |= {"mode": "lines+markers", "marker": {"symbol": look.marker, "size": 7}}
-    if all(value.has_interval for value in values):
+    if all(value.is_shown for value in values):
         drawn["error_y"] = bars(*values)
     return drawn
 
@@ -159,7 +159,7 @@ def _dots(measure: CapacityMeasure, runs: Sequence[MemberRun], variant: str, loo
         if each.variant == variant and (value := measure.value(run, each)) is not None
     ]
     values = [value for _, value in found]
-    has_intervals = all(value.has_interval for value in values)
+    has_intervals = all(value.is_shown for value in values)
     error: Trace = {"error_x": bars(*values)} if has_intervals else {}
     x, y = [value.value for value in values], [label for label, _ in found]
     return scatter(
@@ -180,7 +180,7 @@ def _hovers(
     texts = []
     for label, value in found:
         lines = [f"<b>{plain(variant)}</b> · {label}", f"{value.value:.3g} {measure.unit}"]
-        if value.has_interval:
+        if value.is_shown:
             lines.append(f"95% CI {value.low:.3g} to {value.high:.3g}")
         texts.append("<br>".join(lines))
     return texts

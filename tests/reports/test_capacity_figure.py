@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -41,8 +42,9 @@ def test_bars_are_the_interval_over_seeds() -> None:
     assert bar["arrayminus"] == [pytest.approx(1 - math.exp(-1.2706), rel=1e-3)]
 
 
-def test_one_seed_has_no_bar() -> None:
-    figure = capacity([of("a", 0.3)], STYLE, [])
+@pytest.mark.parametrize("loads", [(0.3,), (0.2, 0.02)])
+def test_one_seed_has_no_bar_nor_have_two_seeds_that_are_far_apart(loads: Sequence[float]) -> None:
+    figure = capacity([of("a", *loads)], STYLE, [])
     assert figure is not None
     assert "error_x" not in figure.spec["data"][0]
 
