@@ -33,7 +33,6 @@ from vllm.v1.core.block_pool import BlockHashToBlockMap
 from servers.admission import Admission
 from servers.policies.base import Costs
 from servers.profiles import Profile, costs
-from servers.profiles.layout import Stages
 from servers.sim import Engine, Limits, PipelineEngine
 from servers.variants import make_policy, variant, variants
 from servers.vllm.plugin.kv_manager import ReclaimingKVManager
@@ -44,8 +43,8 @@ from tests.real.plugin.pipelined import PipelinedVllm
 from tests.real.plugin.random_worlds import (
     World,
     chunked,
+    pipelined,
     speculating,
-    stages_of,
     stateful,
     uneven,
     unruly,
@@ -175,16 +174,15 @@ class Verdict(NamedTuple):
         return bool(self.difference) and not self.copies and not self.passed
 
 
-def compare(
-    seed: int, policy: str, played: World | None = None, stages: Stages | None = None
-) -> Verdict:
+def compare(seed: int, policy: str, played: World | None = None) -> Verdict:
     played = played or world(seed)
-    reference, ours, options = StepwiseVllm, StepwiseSim, {}
-    if stages is not None:
-        reference, ours, options = StepwisePipelinedVllm, StepwisePipeline, {"stages": stages}
+    kinds: tuple[type, type] = StepwiseVllm, StepwiseSim
+    options: dict[str, Any] = {}
+    if played.stages is not None:
+        kinds, options = (StepwisePipelinedVllm, StepwisePipeline), {"stages": played.stages}
     with _CountingReasons() as reasons:
-        vllm = play(played, seed, policy, reference, **options)
-    sim = play(played, seed, policy, ours, **options)
+        vllm = play(played, seed, policy, kinds[0], **options)
+    sim = play(played, seed, policy, kinds[1], **options)
     counts = Counter(event.partition("('event', '")[2].partition("'")[0] for event in vllm.events)
     counts["steps"] = len(vllm.batches)
     return Verdict(
@@ -220,24 +218,25 @@ class _CountingReasons:
         ReclaimingKVManager._make_room_for_running = self._make_room  # type: ignore[method-assign]
 
 
-GROUPED = {
+CHANGED = {
     "windows": windowed,
     "uneven": uneven,
     "states": stateful,
     "chunks": chunked,
     "speculation": speculating,
+    "pipeline": pipelined,
 }
+ONE_COPY = ("full", "pipeline")
+"""Layers of which virtual time keeps one copy of a block."""
 
 
 def check(seed: int, admission: Admission, layers: str) -> Verdict:
     played = world(seed, admission=admission)
     policy = ROTATION[seed % len(ROTATION)]
-    if layers == "full":
-        return compare(seed, policy, played)
-    if layers == "pipeline":
-        return compare(seed, policy, played, stages_of(seed))
-    verdict = compare(seed, policy, GROUPED[layers](played, seed))
-    return verdict._replace(copies=0)
+    if layers != "full":
+        played = CHANGED[layers](played, seed)
+    verdict = compare(seed, policy, played)
+    return verdict if layers in ONE_COPY else verdict._replace(copies=0)
 
 
 def main(

@@ -60,6 +60,8 @@ class World(NamedTuple):
     profile: Profile
     limits: Limits
     unruly: bool
+    stages: Stages | None = None
+    """Of a pipeline."""
 
 
 def world(
@@ -160,10 +162,11 @@ def speculating(played: World, seed: int) -> World:
     return played._replace(limits=limits, profile=replace(played.profile, max_model_len=most))
 
 
-def stages_of(seed: int) -> Stages:
-    """Return the stages of a pipeline for a workload."""
+def pipelined(played: World, seed: int) -> World:
+    """Return the workload on a machine whose layers are divided over stages."""
     rng = random.Random(f"stages {seed}")
-    return Stages(rng.randint(2, 4), rng.choice((0, 0, 3_000_000_001)), rng.choice((0, 70_001)))
+    count, hop_ps = rng.randint(2, 4), rng.choice((0, 0, 3_000_000_001))
+    return played._replace(stages=Stages(count, hop_ps, rng.choice((0, 70_001))))
 
 
 def _grouped(
