@@ -248,7 +248,7 @@ def test_an_answer_is_evicted_whole_and_before_its_prompt(start: Start) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["fcfs", "lpm"])
-@pytest.mark.parametrize("seed", [2, 32, 53])
+@pytest.mark.parametrize("seed", [24, 119, 125])
 def test_strides_have_the_results_of_single_steps_also_if_turns_are_retracted(
     scheduler: str, seed: int
 ) -> None:

@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sglang.srt.distributed.parallel_state import (
+    destroy_distributed_environment,
+    destroy_model_parallel,
+)
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.ipc_channels import (
     SchedulerIpcChannels,
 )
+from sglang.srt.managers.scheduler_components.output_streamer import (
+    SchedulerOutputStreamer,
+)
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.runtime_context import SpawnRanks, get_device, publish
+from sglang.srt.runtime_context import SpawnRanks, get_device, publish, reset_context
 from sglang.srt.server_args import PortArgs, prepare_server_args
 
 from servers.basics.errors import EngineError
@@ -53,6 +60,13 @@ class VirtualWorker(TpModelWorker):  # type: ignore[misc]
         return GenerationBatchResult(next_token_ids=torch.tensor(self.forward(batch)))
 
 
+class NoOutput(SchedulerOutputStreamer):  # type: ignore[misc]
+    """Sends no tokens, since there is no detokenizer."""
+
+    def stream_output(self, *_: Any, **__: Any) -> None:
+        pass
+
+
 class VirtualScheduler(Scheduler):  # type: ignore[misc]
     """SGLang's scheduler without sockets. It reports the requests that it retracts."""
 
@@ -67,6 +81,9 @@ class VirtualScheduler(Scheduler):  # type: ignore[misc]
             enable_scripted_runtime=False,
         )
         self.load_snapshot_writer = self.recv_from_tokenizer = None
+
+    def get_output_streamer_class(self) -> type[SchedulerOutputStreamer]:
+        return NoOutput
 
     def init_tp_model_worker(self) -> None:
         self.tp_worker = VirtualWorker(
@@ -100,7 +117,10 @@ def headless_scheduler(
     forward: Forward,
     on_retract: Callable[[Any], None],
 ) -> Any:
-    """Build a scheduler; one process can build one."""
+    """Build a scheduler in place of this process's previous one: SGLang has one at a time."""
+    destroy_model_parallel()
+    destroy_distributed_environment()
+    reset_context()
     context = max_model_len + RESERVED_TOKENS
     with tempfile.TemporaryDirectory(prefix="turnstile-") as folder:
         config = {**MODEL, "max_position_embeddings": context}

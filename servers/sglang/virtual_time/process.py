@@ -2,8 +2,8 @@
 
     python -m servers.sglang.virtual_time.process
 
-A process can build one scheduler of SGLang. Each cell runs in a fork of this process, so that
-SGLang is imported once.
+Each cell runs in a fork of this process, so that SGLang is imported once and what its schedulers
+leave behind is freed.
 """
 
 from __future__ import annotations
