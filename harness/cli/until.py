@@ -95,7 +95,9 @@ def refuse_until(settings: SweepSettings, text: str) -> None:
     from harness.load.machines import is_list
 
     if fixed := _without_search(settings):
-        raise InvalidInput(f"--until {text}: needs a search for capacities; remove {fixed}")
+        raise InvalidInput(
+            f"--until {text}: needs a search for capacities; remove {fixed} or --until"
+        )
     if is_list(settings):
         raise InvalidInput(
             f"--until {text}: works on one machine at a time; give one --hardware, one --model and "

@@ -200,7 +200,7 @@ def _load(
         if kind.is_virtual:
             raise InvalidInput(
                 f"{settings.agents.flag}: agents need a live server; use --engine vllm or a "
-                "server's URL"
+                "server's URL, or replay recorded ones with --agents NUMBER"
             )
         return plan_agents(settings, longest)
     messages = settings.server.prompts is Prompts.TEXT
