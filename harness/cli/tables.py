@@ -67,7 +67,8 @@ def show_cell(folder: Path) -> str:
     ]
     show_rows(shares, "where the time went (sub-agents add up)")
     show_rows(sorted(_events(cell.folder / "engine.jsonl")), "engine events")
-    show_rows(list(_flat(to_builtins(cell.done), omit=("usage",))), "engine")
+    done = _flat(to_builtins(cell.done), omit=("usage",))
+    show_rows([row for row in done if not row[0].endswith(".percentiles")], "engine")
     print(f"\n{cell.folder}")
     return str(row["failed_gates"])
 

@@ -173,12 +173,18 @@ def complete_folder(target: Path) -> Iterator[Path]:
         os.rename(copying, target)
         sync(target.parent)
     except OSError as error:
-        shutil.rmtree(copying, ignore_errors=True)
         raise CannotWrite.of(target, error) from None
+    finally:
+        shutil.rmtree(copying, ignore_errors=True)
 
 
 def _link(source: str, target: str) -> None:
+    """Link or copy a file. Raises CannotWrite at the first error, of which `copytree` would make a
+    list with those of all files."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
+        try:
+            shutil.copy2(source, target, follow_symlinks=False)
+        except OSError as error:
+            raise CannotWrite.of(Path(target), error) from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from harness.sweep.cell import Work, run_cell
 from harness.sweep.fingerprint import class_sha256, same_cell
 from harness.sweep.finished import TAKEN_FROM, copy_cell, take_finished
 from harness.sweep.plan import Cell, SweepPlan
+from servers.basics.errors import CannotWrite
 from servers.variants import behind_routers
 from tests.lines import rewrite
 from tests.reports.make_run import seal
@@ -259,6 +262,21 @@ def test_a_reused_cell_is_copied_completely_or_not_at_all(monkeypatch: pytest.Mo
     assert not (Path("runs/second") / FCFS).exists()
     run_sweep(small_plan("fcfs"), Path("runs/third"), workers=1)
     assert [path.name for path in Path("runs/third").iterdir() if path.is_dir()] == [FCFS]
+
+
+def test_a_disk_that_fills_up_during_a_copy_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_sweep(small_plan("fcfs"), RUN, workers=1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    Path("runs/second").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(finished.os, "link", full)
+        patched.setattr(finished.shutil, "copy2", full)
+        with pytest.raises(CannotWrite, match=r": no space left on device; free some space$"):
+            copy_cell(RUN / FCFS, Path("runs/second") / FCFS)
+    assert not list(Path("runs/second").iterdir())
 
 
 def fail_once(work: Work, cell: Cell, tick: Tick) -> None:
