@@ -137,8 +137,8 @@ def _seeds(distance: float, halves: Mapping[int, float]) -> int | None:
 
 def separation_advice(found: Sequence[VariantCapacity], minutes: float | None = None) -> list[str]:
     """Return sentences on how many seeds would decide which of the winners is the best; none if
-    that is decided, or if too little is known. The present ones took `minutes`, if that is known.
-    """
+    that is decided, or if too little is known. The present ones take `minutes` on four fast cores,
+    if that is known."""
     left = undecided(found)
     seeds = max((len(each.by_seed) for each in found), default=0)
     if not MIN_SEEDS <= seeds < MAX_SEEDS:
@@ -148,7 +148,9 @@ def separation_advice(found: Sequence[VariantCapacity], minutes: float | None = 
         needed = max(each.seeds or 0 for each in soon)
         more = 0 if minutes is None else max(1, round(minutes * (needed / seeds - 1)))
         time = (
-            f"about {counted(more, 'more minute')}" if more else f"{needed / seeds:.1f}x the time"
+            f"about {counted(more, 'more minute')} on four fast cores"
+            if more
+            else f"{needed / seeds:.1f}x the time"
         )
         sentences.append(
             f"About {needed} seeds instead of {seeds}, in {time}, would "
