@@ -163,8 +163,7 @@ def main(first: int = 0, count: int = 2000) -> int:
     import_engine()
     gc.freeze()
     seeds = range(first, first + count)
-    # The next scheduler of a process takes half the time to build, but each leaves 4 MB behind.
-    with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=100) as pool:
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         for done, verdict in enumerate(pool.imap_unordered(check, seeds), start=1):
             seen += verdict.counts
             if verdict.difference:

@@ -7,6 +7,7 @@ SGLang's interpreter.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tempfile
@@ -30,6 +31,7 @@ from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.runtime_context import SpawnRanks, get_device, publish, reset_context
 from sglang.srt.server_args import PortArgs, prepare_server_args
+from sglang.srt.utils.torch_memory_saver_adapter import TorchMemorySaverAdapter
 
 from servers.basics.errors import EngineError
 from servers.sglang.schedulers import SglangScheduler
@@ -82,6 +84,11 @@ class VirtualScheduler(Scheduler):  # type: ignore[misc]
         )
         self.load_snapshot_writer = self.recv_from_tokenizer = None
 
+    def init_watch_dog_memory_saver_input_blocker(self) -> None:
+        """Start no watchdog: its thread interrupts slow processes, and keeps the scheduler."""
+        self.memory_saver_adapter = TorchMemorySaverAdapter.create(enable=False)
+        self.recv_skipper = self.input_blocker = None
+
     def get_output_streamer_class(self) -> type[SchedulerOutputStreamer]:
         return NoOutput
 
@@ -121,6 +128,7 @@ def headless_scheduler(
     destroy_model_parallel()
     destroy_distributed_environment()
     reset_context()
+    gc.collect()  # ends the threads of its process groups
     context = max_model_len + RESERVED_TOKENS
     with tempfile.TemporaryDirectory(prefix="turnstile-") as folder:
         config = {**MODEL, "max_position_embeddings": context}

@@ -2,8 +2,7 @@
 
     python -m servers.sglang.virtual_time.process
 
-Each cell runs in a fork of this process, so that SGLang is imported once and what its schedulers
-leave behind is freed.
+Each cell runs in a fork of this process, so that SGLang is imported once.
 """
 
 from __future__ import annotations
