@@ -193,14 +193,14 @@ def test_a_run_without_a_result_is_refused(runs: Callable[..., list[str]], tmp_p
     ("options", "line"),
     [
         ("--hardware a100-80g", "--hardware a100-80g: not a measured profile; give a file"),
-        ("--hardware nowhere.json", "nowhere.json: No such file or directory; "),
+        ("--hardware nowhere.json --jps 0.1", "nowhere.json: No such file or directory; "),
         ("--policies continuum+", "--policies continuum.: policies with an offload tier are not"),
         ("--policies contineum", "no policy is called 'contineum'"),
         ("--jps 0", "--jps '0': a rate or step of zero"),
         ("--seeds 3..1", "the range is reversed"),
         ("--traces nowhere.jsonl", "nowhere.jsonl: no such file, folder or pack"),
-        ("--out /dev/null", "--out /dev/null: is a file"),
-        ("--out .", r"--out \.: contains files of something else"),
+        ("--out /dev/null --jps 0.1", "--out /dev/null: is a file"),
+        ("--out . --jps 0.1", r"--out \.: contains files of something else"),
     ],
 )
 def test_invalid_input_starts_nothing(
