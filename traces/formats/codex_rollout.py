@@ -176,7 +176,10 @@ class Rollout:
             elif _counts(line):
                 break
         if copied and any(map(_counts, self.lines[:copied])):
-            self.repairs.add("a history copied from the rollout it was forked from: left out")
+            how = "left out"
+            if parent is None:
+                how += f" by its times; give the rollout of {self.parent_id} too"
+            self.repairs.add(f"a history copied from the rollout it was forked from: {how}")
         return copied
 
     def ids(self, until_s: float) -> Iterator[object]:

@@ -230,7 +230,9 @@ def test_the_history_that_a_fork_copies_is_not_counted_again(
     prompts = {p.id: [turn.prompt_tokens for turn in p.turns] for p in loaded.programs}
     assert prompts == {"b": [300], **({"a": [100, 200]} if with_parent else {})}
     assert all(program.fork is None for program in loaded.programs)
-    assert mentions([note.reason for note in loaded.repairs], "copied from the rollout")
+    reasons = [note.reason for note in loaded.repairs]
+    assert mentions(reasons, "copied from the rollout")
+    assert mentions(reasons, "give the rollout of a") is not with_parent
 
 
 def test_a_call_in_the_second_after_a_fork_is_no_copy_if_the_parent_lacks_it(
