@@ -120,7 +120,10 @@ def run_until(
         if len(seeds) >= MAX_SEEDS:
             print_message(f"{not_yet.reason} with {len(seeds)} seeds, the most that --until tries")
             return folder, failed
-        print_message(f"{not_yet.reason}; continuing with {not_yet.seeds} seeds")
+        print_message(
+            f"{not_yet.reason}; continuing with {not_yet.seeds} seeds (for the answer with "
+            f"{len(seeds)}, stop and add --seeds {','.join(map(str, seeds))})"
+        )
         seeds += range(max(seeds) + 1, max(seeds) + 1 + not_yet.seeds - len(seeds))
 
 
