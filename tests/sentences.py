@@ -6,6 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 
+def without_tags(page: str) -> str:
+    """Return the text of an HTML page."""
+    return re.sub("<[^>]*>", "", page)
+
+
 def mentions(text: str | Iterable[str], *values: str) -> bool:
     """Return whether `text`, or one of several texts, has the names, numbers and options `values`
     in this order, each as whole words: 0.2 is in neither 0.25 nor -0.2, fcfs not in fcfs-tuned."""

@@ -20,7 +20,7 @@ import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
 from harness.load.option import Setting, elements, settings_of, values_of
-from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
+from harness.load.settings import Agents, Execution, Server, SweepSettings
 from servers.basics.errors import InvalidInput
 from servers.basics.json_object import JsonObject
 from servers.basics.nearest import did_you_mean
@@ -144,12 +144,13 @@ def settings_toml(settings: SweepSettings) -> bytes:
     """Return the settings as a file for `read_settings`, with secrets redacted. Settings of the
     live server and the agents are omitted if they have their defaults."""
     values = values_of(settings)
+    optional = {*settings_of(Server), *settings_of(Agents)}
     written = {
         name.replace("_", "-"): _plain(_split(values[name], setting))
         for name, setting in settings_of(SweepSettings).items()
         if setting.option.in_file
         and values[name] not in (None, ())
-        and (values[name] != setting.default or setting.option.panel not in (SERVER, AGENT))
+        and (values[name] != setting.default or name not in optional)
     }
     return (HEAD + tomli_w.dumps(written)).encode()
 

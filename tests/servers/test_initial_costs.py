@@ -12,6 +12,7 @@ from servers.vllm.plugin.initial_costs import initial_costs
 
 def config(
     gpus: int = 1,
+    stages: int = 1,
     cache_dtype: str = "auto",
     quantization: str | None = None,
     head_size: int = 128,
@@ -25,7 +26,7 @@ def config(
             quantization=quantization,
         ),
         device_config=SimpleNamespace(device_type="cuda"),
-        parallel_config=SimpleNamespace(tensor_parallel_size=gpus),
+        parallel_config=SimpleNamespace(tensor_parallel_size=gpus, pipeline_parallel_size=stages),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=8192),
     )
@@ -99,9 +100,10 @@ def test_of_a_list_with_a_value_per_layer_the_largest_counts() -> None:
     assert initial_costs(layers).prefill_s(9) == initial_costs(config(**DENSE)).prefill_s(9)
 
 
-def test_gpus_that_share_a_model_share_its_costs() -> None:
-    one, two = (initial_costs(config(gpus, **DENSE)).prefill_s(1000) - 0.005 for gpus in (1, 2))
-    assert two == pytest.approx(one / 2)
+@pytest.mark.parametrize("shares", [{"gpus": 2}, {"stages": 2}])
+def test_gpus_that_share_a_model_share_its_costs(shares: dict[str, int]) -> None:
+    one, two = (initial_costs(config(**DENSE, **each)).prefill_s(1000) for each in ({}, shares))
+    assert two - 0.005 == pytest.approx((one - 0.005) / 2)
 
 
 def test_a_model_without_attention_has_costs_too() -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from harness.cli.commands.traces import app
-from tests.sentences import mentions
+from tests.sentences import mentions, without_tags
 from tests.traces.formats import test_codex as codex
 from tests.traces.sample import json_lines
 from tests.traces.samples import SAMPLES
@@ -51,7 +51,7 @@ def test_a_page_is_written_and_its_headline_printed(tmp_path: Path) -> None:
     headline, page = ran.stdout.splitlines()
     assert headline.endswith("Nearest recipe: swe-bench.")
     assert page == f"page: {out}"
-    assert headline in out.read_text()
+    assert headline in without_tags(out.read_text())
 
 
 @pytest.mark.parametrize(
