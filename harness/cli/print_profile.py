@@ -28,9 +28,10 @@ def print_profile(
     kv_tokens: int,
     provenance: str,
     fit_errors: Mapping[str, Errors],
+    stages: int = 1,
 ) -> None:
     """Print step times, KV memory, provenance and errors of the fit. `gpus` is None if the file of
-    the profile does not have it."""
+    the profile does not have it. Of a pipeline, the profile is that of one of its stages."""
     machine = f"{gpus} x {profile.hardware}" if gpus else profile.hardware
     print(f"{profile.model} on {machine}, {profile.provenance} profile")
     rows = [
@@ -42,7 +43,7 @@ def print_profile(
         )
         for point in points
     ]
-    show_rows(rows, "step times")
+    show_rows(rows, "step times" if stages == 1 else f"step times of one of {stages} stages")
     known = [
         ("KV memory", f"{kv_tokens:,} tokens"),
         ("longest context", f"{profile.max_model_len:,} tokens"),
@@ -124,6 +125,7 @@ def show_profile(machine: Machine, as_json: bool) -> None:
         steps = shipped_steps(profile.hardware, listed, found.gpus)
         measured = end_to_end_error(profile.hardware, listed, found.gpus)
     errors = file.errors if file else steps.errors if steps else {}
+    stages = found.stages.count if found.stages else 1
     points = reference_steps(profile, machine.step_tokens)
     if steps:
         points = beside_tables(points, profile, steps.reference_ms)
@@ -133,6 +135,7 @@ def show_profile(machine: Machine, as_json: bool) -> None:
             "hardware": profile.hardware,
             "model": profile.model,
             "gpus": found.gpus,
+            "stages": stages,
             "steps": [point.json() for point in points],
             "kv_tokens": kv_tokens,
             "max_model_len": profile.max_model_len,
@@ -143,6 +146,6 @@ def show_profile(machine: Machine, as_json: bool) -> None:
         }
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         return
-    print_profile(profile, found.gpus, points, kv_tokens, remarks[0], errors)
+    print_profile(profile, found.gpus, points, kv_tokens, remarks[0], errors, stages)
     for remark in remarks[1:]:
         print_message(remark)

@@ -21,6 +21,7 @@ from reports.run_folder.turns import Column, Turns
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRunFolder
 from servers.profiles import Profile, TableProfile, WindowTimes, profile_of
+from servers.profiles.layout import Layout
 from servers.records.fields import MAX_VALUE
 
 Floats = npt.NDArray[np.float64]
@@ -40,6 +41,8 @@ class IdleMachine:
     step_tokens: int
     max_num_seqs: int
     offload: bool
+    stages: int = 1
+    """Of a pipeline: each token passes all of them, and the profile is that of one."""
 
     @cached_property
     def fixed_s(self) -> Floats:
@@ -106,7 +109,10 @@ def machine_of(cell: CellRun) -> IdleMachine | None:
         raise InvalidRunFolder(
             f"{cell.folder / 'cell.json'}: no machine has these limits and this profile"
         )
-    return IdleMachine(profile, steps, turns, bool(config.offload))
+    stages = 1
+    if config.layout == Layout.PP and config.gpus:
+        stages = config.gpus // (config.replicas or 1)
+    return IdleMachine(profile, steps, turns, bool(config.offload), stages)
 
 
 def _plausible(profile: Profile) -> bool:
@@ -206,7 +212,11 @@ def least_turn_s(turns: Turns, machine: IdleMachine) -> Floats:
     """Return the least time from sending each turn to its last token."""
     request_s = machine.profile.request_ps / PS_PER_S
     work = work_of(turns, machine)
-    return np.asarray(request_s + prefill_s(work, machine) + least_decode_s(work, machine))
+    first_s = prefill_s(work, machine)
+    # The last chunk passes the other stages too. Of several chunks, it may have one token.
+    last_s = np.where(work.new > machine.step_tokens, machine.least_fixed_s[0], first_s)
+    first_s = first_s + (machine.stages - 1) * last_s
+    return np.asarray(request_s + first_s + least_decode_s(work, machine))
 
 
 def least_decode_s(work: LeastWork, machine: IdleMachine) -> Floats:
@@ -218,7 +228,7 @@ def least_decode_s(work: LeastWork, machine: IdleMachine) -> Floats:
     if profile.window is not None:
         read = work.window_contexts(profile.window)
         decode_s = decode_s + read * profile.window.context_ps / PS_PER_S
-    return np.asarray(decode_s)
+    return np.asarray(decode_s * machine.stages)
 
 
 def least_job_s(turns: Turns, codes: Column, jobs: int, machine: IdleMachine) -> Floats:

@@ -192,6 +192,12 @@ def test_show_prints_analytic_step_times_on_request() -> None:
     assert not any("tables" in line for line in shown)
 
 
+def test_show_says_that_step_times_of_a_pipeline_are_those_of_a_stage() -> None:
+    options = ("--hardware", "l40s", "--model", "qwen3-32b", "--gpus", "4", "--layout", "pp")
+    assert show(*options).splitlines()[2] == "step times of one of 4 stages"
+    assert json.loads(show(*options, "--json"))["stages"] == 4
+
+
 def test_show_prints_twice_the_kv_memory_in_fp8() -> None:
     shown = show("--hardware", "h100", "--kv-cache-dtype", "fp8").splitlines()
     assert "KV memory\t903,424 tokens" in shown
@@ -200,7 +206,7 @@ def test_show_prints_twice_the_kv_memory_in_fp8() -> None:
 def test_show_prints_json_with_the_points_of_the_table() -> None:
     shown = json.loads(show("--hardware", "h100", "--model", "llama-3.1-8b", "--json"))
     assert set(shown) == {
-        *("hardware", "model", "gpus", "max_model_len"),
+        *("hardware", "model", "gpus", "stages", "max_model_len"),
         *("steps", "kv_tokens", "provenance", "notes"),
         *("fit_errors", "end_to_end"),
     }

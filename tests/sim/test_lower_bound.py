@@ -19,10 +19,12 @@ from reports.metrics.lower_bound import lower_bound, srpt_mean_s
 from reports.run_folder.read import NOT_DONE, CellRun
 from reports.run_folder.turns import Turns, read_columns
 from servers.profiles import Profile, TableProfile, WindowTimes
+from servers.profiles.layout import Stages
 from servers.records.cell import CellRecord
 from servers.sim import Limits
 from tests.sim.test_engine_invariants import VARIANTS, run
 from tests.sim.test_fleet import ROUTERS, play
+from tests.sim.test_pipeline import played
 from tests.sim.worlds import World, profile, worlds
 from traces import Program, Provenance, Turn
 
@@ -36,7 +38,9 @@ def columns_of(world: World, name: str, folder: Path) -> tuple[Turns, IdleMachin
     return read_back(world, records, folder)
 
 
-def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, IdleMachine]:
+def read_back(
+    world: World, records: list[Any], folder: Path, **changes: Any
+) -> tuple[Turns, IdleMachine]:
     (folder / "turns.jsonl").write_bytes(b"".join(encode(record) + b"\n" for record in records))
     config: dict[str, Any] = {
         **CELL,
@@ -45,6 +49,7 @@ def read_back(world: World, records: list[Any], folder: Path) -> tuple[Turns, Id
         "profile": asdict(world.profile),
         "limits": asdict(world.limits),
         "offload": world.offload and asdict(world.offload),
+        **changes,
     }
     cell = CellRun(folder, convert(config, CellRecord), NOT_DONE)
     machine = machine_of(cell)
@@ -119,6 +124,30 @@ def test_a_job_alone_takes_its_least_time(
     (jct_s,) = job_columns(turns, machine)["jct_s"]
     assert least_s(turns, machine) == pytest.approx([jct_s])
     assert lower_bound(turns, machine).mean_jct_s == pytest.approx(jct_s)
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(2, None), (3, 2)])
+def test_a_job_alone_passes_all_stages_of_a_pipeline(
+    tmp_path: Path, stages: int, replicas: int | None
+) -> None:
+    world = one_program(turn(64, 17, gap_s=0.7), turn(144, 9, kept=80), request_ps=1_000_000)
+    records, _ = played(world, "fcfs", Stages(stages, 0, 0))
+    machine = {"layout": "pp", "gpus": stages * (replicas or 1), "replicas": replicas}
+    turns, idle = read_back(world, records, tmp_path, **machine)
+    assert least_s(turns, idle) == pytest.approx(job_columns(turns, idle)["jct_s"])
+
+
+@given(world=worlds(offload=False), stages=st.integers(2, 4))
+def test_no_job_in_a_pipeline_beats_its_least_time(
+    tmp_path_factory: pytest.TempPathFactory, stages: int, world: World
+) -> None:
+    records, _ = played(world, "fcfs", Stages(stages, 0, 0))
+    folder = tmp_path_factory.mktemp("cell")
+    turns, machine = read_back(world, records, folder, layout="pp", gpus=stages)
+    jobs = job_columns(turns, machine)
+    by_id = jobs["jct_s"][np.argsort(jobs["job_id"].astype(str))]
+    assert (by_id >= least_s(turns, machine) * (1 - ROUNDING)).all()
+    assert jobs["jct_s"].mean() >= lower_bound(turns, machine).mean_jct_s * (1 - ROUNDING)
 
 
 def test_the_least_time_is_the_sum_of_its_steps(tmp_path: Path) -> None:
