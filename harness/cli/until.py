@@ -122,7 +122,7 @@ def run_until(
             return folder, failed
         print_message(
             f"{not_yet.reason}; continuing with {not_yet.seeds} seeds (for the answer with "
-            f"{len(seeds)}, stop and add --seeds {','.join(map(str, seeds))})"
+            f"{len(seeds)}, stop and add --seeds {','.join(map(str, seeds))} in another folder)"
         )
         seeds += range(max(seeds) + 1, max(seeds) + 1 + not_yet.seeds - len(seeds))
 

@@ -163,7 +163,7 @@ def test_schedulers_get_more_seeds_in_the_same_folder_until_they_are_separated(
     assert code == 0, err
     reason = "infercept is not yet separated from fcfs, nor shown to be equal"
     rounds = [line for line in err.splitlines() if reason in line]
-    answer = "for the answer with 3, stop and add --seeds 1,2,3"
+    answer = "for the answer with 3, stop and add --seeds 1,2,3 in another folder"
     assert rounds == [f"bench: {reason}; continuing with 6 seeds ({answer})"]
     sweep = json.loads(Path("run/sweep.json").read_text())
     assert sweep["seeds"] == [1, 2, 3, 4, 5, 6]
