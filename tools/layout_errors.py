@@ -25,6 +25,8 @@ from servers.profiles.roofline import expert_times
 from tools.results_tables import table
 
 MACHINES, GPUS = ("h100", "h200", "b200"), (4, 8)
+LAYOUTS = (Layout.DP_ATTN, Layout.TP)
+"""The tables have no pipelines."""
 MODELS = (
     "deepseek-v3",
     "qwen3-coder-30b-a3b-fp8",
@@ -58,7 +60,7 @@ Ratios = Mapping[tuple[str, str, Layout], Sequence[float]]
 
 def ratios() -> Ratios:
     found: defaultdict[tuple[str, str, Layout], list[float]] = defaultdict(list)
-    for name, hardware, gpus, layout in product(MODELS, MACHINES, GPUS, Layout):
+    for name, hardware, gpus, layout in product(MODELS, MACHINES, GPUS, LAYOUTS):
         weights = "BF16" if model(name).precision == "BF16" else "FP8, MXFP4"
         for kind, ratio in _of(hardware, name, gpus, layout):
             found[weights, kind, layout].append(ratio)
@@ -95,11 +97,10 @@ def _spread(ratios: Sequence[float]) -> str:
 
 if __name__ == "__main__":
     found = ratios()
-    layouts = (Layout.DP_ATTN, Layout.TP)
     rows = [
-        (weights, kind, *(_spread(found[weights, kind, each]) for each in layouts))
+        (weights, kind, *(_spread(found[weights, kind, each]) for each in LAYOUTS))
         for weights in ("BF16", "FP8, MXFP4")
         for kind in dict.fromkeys(step.kind for step in STEPS)
     ]
-    columns = (f"`{each}` ÷ tables, median (P10 to P90)" for each in layouts)
+    columns = (f"`{each}` ÷ tables, median (P10 to P90)" for each in LAYOUTS)
     print(table(("weights", "steps", *columns), rows))
