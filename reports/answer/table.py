@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from reports.answer.headline import NEGLIGIBLE
 from reports.answer.speed_ups import PER_S
@@ -157,7 +158,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 IMPORTANCE = ("variant", "mean", "faster", "P95", "hits", "", "95% CI", "jobs/s", "P50", "P99")
 """A narrow terminal has the first of these columns only."""
-LEFT = ("variant", "")
+LEFT = ("load", "variant", "")
 """Columns of words."""
 MIXED = ("variant", "hits", "", "jobs/s")
 """Columns that have a value if only some seeds sustain the rate: those without JCTs."""
@@ -213,18 +214,22 @@ class ResultTable(Fitted):
 
     def layouts(self) -> Iterator[Layout]:
         best = self._best()
+        every = ["load", *(head for head, _ in COLUMNS)]
+        rows = [
+            Line(
+                (load, *(_value(point, column) for column in COLUMNS)),
+                "bold" if point in best else "dim" if point.reference else "",
+                point.load,
+            )
+            for point, load in with_loads(self.points)
+        ]
         for count in range(len(COLUMNS), 0, -1):
-            columns = [column for column in COLUMNS if column[0] in IMPORTANCE[:count]]
-            heads: list[Head] = [(head, "left" if head in LEFT else "right") for head, _ in columns]
-            lines = [
-                Line(
-                    (load, *(_value(point, column) for column in columns)),
-                    "bold" if point in best else "dim" if point.reference else "",
-                    point.load,
-                )
-                for point, load in with_loads(self.points)
+            kept = [head in ("load", *IMPORTANCE[:count]) for head in every]
+            heads: list[Head] = [
+                (head, "left" if head in LEFT else "right") for head in compress(every, kept)
             ]
-            yield Layout([("load", "left"), *heads], lines)
+            lines = [line._replace(cells=tuple(compress(line.cells, kept))) for line in rows]
+            yield Layout(heads, lines)
 
     def _best(self) -> list[Point]:
         """Return the fastest variant under each load, references excluded."""
