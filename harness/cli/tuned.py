@@ -23,9 +23,9 @@ from harness.engines.base import engine_kind
 from harness.load.machines import is_list
 from harness.load.option import build, values_of
 from harness.load.rates import parse_seeds
-from harness.load.settings import Execution, Keep, SweepSettings
+from harness.load.settings import DEFAULT_SEEDS, Execution, Keep, SweepSettings
 from harness.sweep.folder import default_folder
-from harness.sweep.resolve import DEFAULT_SEEDS, fixed_by, resolve
+from harness.sweep.resolve import fixed_by, resolve
 from reports.run_folder.read import load_run, read_sweep
 from servers.admission import Limits
 from servers.basics.errors import CellFailed, InvalidInput, InvalidVariant

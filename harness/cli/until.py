@@ -130,7 +130,7 @@ def run_until(
 def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:
     """Return the seeds of the first round: the folder's if it has begun already."""
     from harness.load.rates import parse_seeds
-    from harness.sweep.resolve import DEFAULT_SEEDS
+    from harness.load.settings import DEFAULT_SEEDS
     from reports.run_folder.read import read_sweep
 
     given = list(parse_seeds(settings.seeds or DEFAULT_SEEDS))

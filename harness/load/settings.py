@@ -18,6 +18,8 @@ from servers.profiles.cpu_time import Scheduling, StepTimes
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.layout import Layout
 
+DEFAULT_SEEDS = "1..3"
+"""Of a search for capacities."""
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 READING = "How traces are read"
 SERVER = "A live server (vLLM, SGLang, or a URL)"

@@ -25,7 +25,7 @@ from harness.load.machines import refuse_list
 from harness.load.prices import own_price, parse_api_price, parse_prices, price_of_gpu
 from harness.load.rates import parse_agents, parse_rates, parse_seeds
 from harness.load.scenario import chosen_scenario, refuse_single_requests
-from harness.load.settings import Agents, Load, Prompts, SweepSettings
+from harness.load.settings import DEFAULT_SEEDS, Agents, Load, Prompts, SweepSettings
 from harness.load.stream import are_alike
 from harness.load.workload import Longest, Workload, are_recorded, load_workload
 from harness.sweep.fingerprint import code_sha256
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 DEFAULT_JPS = "0.05..0.9"
 DEFAULT_BASELINES = ("fcfs", "fcfs@sticky")
-DEFAULT_SEEDS, DEFAULT_SEEDS_ONCE = "1..3", "1"
+DEFAULT_SEEDS_ONCE = "1"
 AUTO = "auto"
 
 

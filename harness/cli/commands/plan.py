@@ -17,7 +17,15 @@ from harness.cli.options import CommandApp, Only
 from harness.cli.run_from_settings import resume_hint
 from harness.console import print_message
 from harness.load.option import Option, build, elements, option_name, values_of
-from harness.load.settings import LOAD, MACHINE, SERVED, Execution, Machine, SweepSettings
+from harness.load.settings import (
+    DEFAULT_SEEDS,
+    LOAD,
+    MACHINE,
+    SERVED,
+    Execution,
+    Machine,
+    SweepSettings,
+)
 from servers.admission import Limits
 from servers.basics.atomic import write_file
 from servers.basics.errors import DoesNotFit, InvalidInput
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
 app = CommandApp()
 ALL = "all"
 HARDWARE, POLICIES = "a100-80g,h100,h200", "fcfs,turnstile,lmcache"
-SEEDS = "1..3"
 
 HELP = """Find the cheapest machines that serve a number of agents at an SLO, in virtual time.
 
@@ -94,7 +101,7 @@ def plan(
             *("columns", "tokenizer", "synthesise_gaps", "keep_names"),
             policies=POLICIES,
             hardware=HARDWARE,
-            seeds=SEEDS,
+            seeds=DEFAULT_SEEDS,
         ),
     ],
     execution: Annotated[Execution, Only("out", "workers", "fresh")],
