@@ -71,7 +71,7 @@ def winner_of(folder: Path) -> Winner:
             f"--from {folder}: its machine has --layout {sweep.layout}, which bench serve does not "
             "start; give --model and --policy instead of --from, with vLLM's own flags after --"
         )
-    limits, replicas = sweep.limits, sweep.replicas or sweep.server.replicas or 1
+    limits, replicas = sweep.limits, sweep.replica_count
     if limits.speculate is not None:
         speculation = parse_speculation(limits.speculate)
         config = {"method": speculation.method, "num_speculative_tokens": speculation.tokens}

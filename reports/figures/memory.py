@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, Trace, line, rule, scatter, thinned
-from reports.metrics.routing import replicas_of
 from reports.run_folder.read import CellRun
 from servers.policies.unlimited_kv import KV_BLOCKS
 
@@ -143,7 +142,7 @@ def _replica_spec(label: str, cell: CellRun) -> Spec:
     kept = thinned(len(usage), MAX_POINTS)
     t = np.asarray(usage, dtype=float)[kept, 0]
     blocks = np.asarray(cell.done.replica_blocks, dtype=float)[kept]
-    size = blocks_of(cell) // replicas_of(cell)
+    size = blocks_of(cell) // cell.config.replica_count
     x = [round(float(v), 2) for v in t]
     lines = (blocks.mean(axis=1), blocks.max(axis=1), blocks.min(axis=1))
     return {

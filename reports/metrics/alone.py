@@ -111,7 +111,7 @@ def machine_of(cell: CellRun) -> IdleMachine | None:
         )
     stages = 1
     if config.layout == Layout.PP and config.gpus:
-        stages = config.gpus // (config.replicas or 1)
+        stages = config.gpus // config.replica_count
     return IdleMachine(profile, steps, turns, bool(config.offload), stages)
 
 

@@ -44,7 +44,6 @@ from reports.metrics import alone
 from reports.metrics.alone import Floats, IdleMachine, LeastWork
 from reports.metrics.jct import extremes
 from reports.metrics.metric import NONE, PER_S, SECONDS, Facts, Group, Metric, Value, mean
-from reports.metrics.routing import replicas_of
 from reports.run_folder.turns import Column, Turns, failed_turns
 from servers.basics.clock import PS_PER_S
 from servers.profiles import TableProfile
@@ -217,7 +216,7 @@ def _bounds(facts: Facts) -> dict[str, Value]:
     closed = config.jps is None and config.arrivals.startswith(("closed", "agents"))
     if facts.machine is None or closed or failed_turns(facts.turns).any() or not len(jct_s):
         return dict.fromkeys(BOUNDS.columns, math.nan)
-    mean_s, jobs_per_s = lower_bound(facts.turns, facts.machine, replicas_of(facts.cell))
+    mean_s, jobs_per_s = lower_bound(facts.turns, facts.machine, facts.cell.config.replica_count)
     return dict(zip(BOUNDS.columns, (mean_s, mean(jct_s) / mean_s, jobs_per_s), strict=True))
 
 

@@ -12,14 +12,10 @@ from reports.run_folder.read import CellRun
 from reports.run_folder.turns import HITS, Column, Turns
 
 
-def replicas_of(cell: CellRun) -> int:
-    return cell.config.replicas or cell.config.server.replicas or 1
-
-
 def routing(cell: CellRun, jobs: int, turns: Turns) -> dict[str, Value]:
     """Return the columns; none for a cell with one replica. `turns` excludes errors, and `jobs` is
     the number of finished jobs. If only some engines decode, imbalances compare these."""
-    replicas = replicas_of(cell)
+    replicas = cell.config.replica_count
     if replicas == 1:
         return {}
     if not len(turns["turn"]) or np.isnan(turns["replica"]).any():

@@ -239,6 +239,11 @@ class EngineSettings(Record, kw_only=True, frozen=True):
     profile_notes: tuple[str, ...] = ()
     """Origin, caveats and errors of the profile, in sentences. Only in sweep.json."""
 
+    @property
+    def replica_count(self) -> int:
+        """Number of replicas in virtual time, or of live servers."""
+        return self.replicas or self.server.replicas or 1
+
 
 class HorizonRecord(Record, kw_only=True, frozen=True, omit_defaults=True):
     """For how long jobs arrive in a cell, from an empty machine."""
