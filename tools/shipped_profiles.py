@@ -18,9 +18,9 @@ from harness.calibrate.operator_tables import evaluate as evaluate_tables
 from servers.basics.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import MODELS
 from servers.profiles.from_tables import Tables, fitted_to_tables
+from servers.profiles.kv_budget import TENSOR_PARALLEL
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.reference_steps import STEPS
-from servers.profiles.roofline import TENSOR_PARALLEL
 from servers.profiles.shipped import FOLDER, ShippedSteps
 
 

@@ -25,11 +25,11 @@ from servers.basics.errors import InvalidInput, Unavailable, UnknownProfile
 from servers.basics.json_object import JsonObject
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
+from servers.profiles.kv_budget import gpus_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.layout import Layout
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.measured import DecodeTimes, PrefillTimes
-from servers.profiles.roofline import gpus_for
 
 
 class Package(NamedTuple):
@@ -304,7 +304,12 @@ def profile_from_tables(
     """Memory and links are as in the analytic profile, whose errors this raises too."""
     n = gpus_for(hardware_name, model_name, gpus)
     analytic = analytic_profile(
-        hardware_name, model_name, gpus=n, max_model_len=max_model_len, kv_blocks=kv_blocks
+        hardware_name,
+        model_name,
+        gpus=n,
+        max_model_len=max_model_len,
+        kv_blocks=kv_blocks,
+        step_tokens=step_tokens,
     )
     times, tables = open_tables(hardware_name, model_name, n, engine_version, package=package)
     reach = Reach.of(hardware_name, model_name, n)

@@ -32,12 +32,13 @@ from servers.profiles.files import (
     profile_for,
     profile_of_file,
 )
+from servers.profiles.kv_budget import gpus_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_memory import EVEN, FULL_ATTENTION
 from servers.profiles.layout import ExpertTimes, Layout, Stages
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
-from servers.profiles.roofline import LINK_EFFICIENCY, expert_times, gpus_for, stage_times
+from servers.profiles.roofline import LINK_EFFICIENCY, expert_times, stage_times
 from servers.records.done import DoneRecord
 from servers.records.settings import (
     EngineSettings,
@@ -448,7 +449,11 @@ def resolve_profile(machine: Machine) -> ResolvedProfile:
         "scheduling": machine.scheduling, "kv_cache_dtype": machine.kv_cache_dtype,
         "layout": machine.layout,
     }  # fmt: skip
-    profile = partial(profile_for, name, llm, **steps, **memory)
+    limits: dict[str, Any] = {
+        "max_num_seqs": machine.max_num_seqs,
+        "step_tokens": machine.step_tokens,
+    }
+    profile = partial(profile_for, name, llm, **steps, **memory, **limits)
     notes = notes_for(name, llm, profile(), **steps)
     gpus = gpus_for(name, llm, machine.gpus, machine.kv_cache_dtype)
     experts = stages = None

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from servers.admission import STEP_TOKENS
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, StepTimes, with_cpu_time
 from servers.profiles.from_tables import FromTables
+from servers.profiles.kv_budget import gpus_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_memory import FULL_ATTENTION
 from servers.profiles.layout import Layout
@@ -23,7 +24,7 @@ from servers.profiles.models.files import model_name
 from servers.profiles.models.listed import MODELS, same_shape
 from servers.profiles.models.listed import model as find_model
 from servers.profiles.profile import Profile
-from servers.profiles.roofline import analytic_profile, gpus_for, notes
+from servers.profiles.roofline import analytic_profile, notes
 from servers.profiles.shipped import (
     ShippedSteps,
     shipped_file,
@@ -121,6 +122,8 @@ def profile_for(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     step_times: StepTimes = StepTimes.TABLES,
     layout: Layout = Layout.TP,
+    max_num_seqs: int = MAX_NUM_SEQS,
+    step_tokens: int = STEP_TOKENS,
 ) -> Profile:
     """Return the profile of a machine or a file, named by `hardware`. `offload` adds the CPU time
     of an offload tier, unless it was measured. Raises InvalidInput or DoesNotFit."""
@@ -137,6 +140,8 @@ def profile_for(
             scheduling=scheduling,
             kv_cache_dtype=kv_cache_dtype,
             layout=layout,
+            max_num_seqs=max_num_seqs,
+            step_tokens=step_tokens,
         )
         steps = _shipped(hardware, model, gpus, step_times, kv_cache_dtype)
         if steps is None or layout != Layout.TP:

@@ -10,11 +10,22 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from servers.admission import STEP_TOKENS
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS
 from servers.basics.clock import PS_PER_S
 from servers.basics.errors import CannotShare, DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
-from servers.profiles.kv_cache_dtype import KvCacheDtype, lacks_kernels, with_kv_cache
+from servers.profiles.kv_budget import (
+    GPU_MEMORY_UTILIZATION,
+    NCCL_BYTES,
+    TENSOR_PARALLEL,
+    MemoryUse,
+    default_gpus,
+    divides,
+    fits,
+    kv_budget_bytes,
+    too_large,
+)
+from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import block_tokens_of, pool
 from servers.profiles.kv_memory import KvMemory
 from servers.profiles.layout import (
@@ -27,7 +38,7 @@ from servers.profiles.layout import (
     stages_of,
 )
 from servers.profiles.machines.gpu_file import hardware
-from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
+from servers.profiles.machines.gpus import Hardware
 from servers.profiles.models.listed import model
 from servers.profiles.models.shape import Model
 from servers.profiles.profile import Knots, Profile, profile_of
@@ -44,17 +55,6 @@ ALL_REDUCE_PS = 10_000_000
 SSD_BYTES_PER_S = 6_800_000_000
 """Sequential read of a PCIe 4 data-centre NVMe drive (Samsung PM9A3 datasheet), one per machine."""
 
-GPU_MEMORY_UTILIZATION = 0.9
-PEAK_ACTIVATION_BYTES = int(1.01 * GIB)
-"""Measured for Llama-3.1-8B (execution note §8.3); scaled by the hidden size for other models."""
-NON_TORCH_BYTES = int(0.09 * GIB)
-"""Memory of CUDA kernels and driver (execution note §8.3)."""
-NCCL_BYTES = GIB
-"""Communication buffers per GPU under tensor parallelism; assumed."""
-TENSOR_PARALLEL = (1, 2, 4, 8)
-MIN_CONTEXT_TOKENS = 2048
-"""A model fits on a machine if the KV memory has room for this many tokens."""
-
 
 def analytic_profile(
     hardware_name: str,
@@ -68,6 +68,8 @@ def analytic_profile(
     scheduling: Scheduling = Scheduling.ASYNC,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
+    max_num_seqs: int = MAX_NUM_SEQS,
+    step_tokens: int = STEP_TOKENS,
     layout: Layout = Layout.TP,
 ) -> Profile:
     """Return the profile of a model on a machine; with data parallelism, of one rank while the
@@ -78,7 +80,10 @@ def analytic_profile(
     InvalidInput."""
     gpu = hardware(hardware_name)
     llm = with_kv_cache(model(model_name), kv_cache_dtype, gpu)
-    n = default_gpus(gpu, llm, gpu_memory_utilization) if gpus is None else gpus
+    use = MemoryUse(
+        utilization=gpu_memory_utilization, max_num_seqs=max_num_seqs, step_tokens=step_tokens
+    )
+    n = default_gpus(gpu, llm, use) if gpus is None else gpus
     whole, ranks, shares = llm, 1, [llm]
     if layout == Layout.DP_ATTN:
         ranks, n, llm = n, 1, rank_of(llm, n)
@@ -87,18 +92,18 @@ def analytic_profile(
         n, shares = 1, stages_of(llm, n)
         llm = slowest(shares)
     count = max(ranks, len(shares))
-    _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
+    _check(llm, n, max_model_len, kv_blocks, block_tokens)
     for share in shares:
-        if not _fits(gpu, share, n, gpu_memory_utilization):
-            raise DoesNotFit(_too_large(gpu, share, n, gpu_memory_utilization, count, layout))
+        if not fits(gpu, share, n, use):
+            raise DoesNotFit(too_large(gpu, share, n, use, count, layout))
     block_tokens = block_tokens_of(llm, n, block_tokens)
     pools = [pool(share, n, block_tokens, windows=not offload) for share in shares]
     groups, _, lengths = pools[0]
     blocks = kv_blocks
     if blocks is None:
-        buffers = NCCL_BYTES if count > 1 else 0
+        buffers = NCCL_BYTES if ranks > 1 else 0
         blocks = min(
-            (kv_budget_bytes(gpu, share, n, gpu_memory_utilization) - buffers) // each.block_bytes
+            (kv_budget_bytes(gpu, share, n, use) - buffers) // each.block_bytes
             for share, each in zip(shares, pools, strict=True)
         )
     memory = KvMemory(blocks, block_tokens, kv_groups=groups, block_lengths=lengths)
@@ -236,89 +241,14 @@ def _memory_bytes_per_s(gpu: Hardware, n: int) -> float:
     return gpu.memory_bytes_per_s * n * DECODE_MBU
 
 
-def kv_budget_bytes(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> int:
-    """Return total × utilisation − weights − peak activation − non-torch, summed over the GPUs
-    (execution note §8.1); negative if the weights do not fit."""
-    activation = PEAK_ACTIVATION_BYTES * llm.hidden // 4096
-    other = activation + NON_TORCH_BYTES + (NCCL_BYTES if gpus > 1 else 0)
-    return gpus * (int(gpu.memory_bytes * utilization) - other) - llm.weight_bytes_on(gpus)
-
-
-def default_gpus(gpu: Hardware, llm: Model, utilization: float = GPU_MEMORY_UTILIZATION) -> int:
-    """Return the default number of GPUs of a listed model, or the smallest number on which the
-    model of a config.json fits; 1 if it fits on none, which a later check reports."""
-    if llm.gpus is not None:
-        return llm.gpus
-    return next((n for n in TENSOR_PARALLEL if _fits(gpu, llm, n, utilization)), 1)
-
-
-def gpus_for(
-    hardware_name: str,
-    model_name: str,
-    gpus: int | None,
-    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
-) -> int:
-    """Return the number of GPUs that share the model: `gpus`, or the default."""
-    if gpus is not None:
-        return gpus
-    gpu = hardware(hardware_name)
-    return default_gpus(gpu, with_kv_cache(model(model_name), kv_cache_dtype, gpu))
-
-
-def _divides(llm: Model, gpus: int) -> bool:
-    """Return whether vLLM can divide the heads: a GPU gets whole KV heads or a copy of one."""
-    if llm.states is not None and not llm.states.divides(gpus):
-        return False
-    kv_heads = {kind.kv_heads for kind in llm.kinds}
-    return llm.heads % gpus == 0 and all(each % gpus == 0 or gpus % each == 0 for each in kv_heads)
-
-
-def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
-    if lacks_kernels(llm, gpu) or not _divides(llm, gpus):
-        return False
-    block_tokens = block_tokens_of(llm, gpus, 16)
-    groups, block_bytes, lengths = pool(llm, gpus, block_tokens)
-    memory = KvMemory(0, block_tokens, kv_groups=groups, block_lengths=lengths)
-    needed = memory.turn_blocks(MIN_CONTEXT_TOKENS, STEP_TOKENS)
-    return kv_budget_bytes(gpu, llm, gpus, utilization) >= needed * block_bytes
-
-
-def _too_large(
-    gpu: Hardware, llm: Model, n: int, utilization: float, shares: int, layout: Layout
-) -> str:
-    possible = [count for count in TENSOR_PARALLEL if _fits(gpu, llm, count, utilization)]
-    if layout == Layout.DP_ATTN:
-        remedy = f"each of {shares} GPUs has all weights but the experts': use more --gpus, or "
-        remedy += f"--layout {Layout.TP}"
-    elif layout == Layout.PP:
-        remedy = f"each of {shares} GPUs has {llm.layers} layers or fewer: use more --gpus"
-    elif enough := next(iter(possible), None):
-        remedy = f"use --gpus {enough}"
-    else:
-        most = max(count for count in TENSOR_PARALLEL if _divides(llm, count))
-        cards = [each.name for each in HARDWARE.values() if _fits(each, llm, most, utilization)]
-        where = f"{most} x {' or '.join(cards[:4])}" if cards else "no known GPU"
-        if others := len(cards[4:]):
-            where += f" and {others} other{'s' if others > 1 else ''} (bench list hardware)"
-        remedy = f"{most} GPUs are not enough; it fits on {where}"
-    usable, weights = int(gpu.memory_bytes * utilization) * n, llm.weight_bytes_on(n)
-    buffers = usable - weights - kv_budget_bytes(gpu, llm, n, utilization)
-    return (
-        f"{llm.name} does not fit on {n} x {gpu.name}: weights of {weights / GIB:.1f} GiB "
-        f"and buffers of {buffers / GIB:.1f} GiB leave too little KV in {usable / GIB:.1f} GiB "
-        f"({utilization:g} of the memory); {remedy}"
-    )
-
-
 def _check(
     llm: Model,
     n: int,
     max_model_len: int | None,
     kv_blocks: int | None,
     block_tokens: int,
-    utilization: float,
 ) -> None:
-    possible = [str(count) for count in TENSOR_PARALLEL if _divides(llm, count)]
+    possible = [str(count) for count in TENSOR_PARALLEL if divides(llm, count)]
     if str(n) not in possible:
         counts = {"heads": llm.heads, "KV heads": llm.kinds[0].kv_heads}
         if (states := llm.states) is not None and not states.divides(n):
@@ -331,8 +261,6 @@ def _check(
             f"--gpus {n}: {llm.name} has {has}, which {n} GPUs"
             f" cannot share; use {' or '.join(filter(None, (', '.join(rest), last)))}"
         )
-    if not 0 < utilization <= 1:
-        raise InvalidInput(f"gpu_memory_utilization {utilization:g}: must be above 0 and at most 1")
     for name, value in (("--kv-blocks", kv_blocks), ("block_tokens", block_tokens)):
         if value is not None and value < 1:
             raise InvalidInput(f"{name} {value}: must be at least 1")

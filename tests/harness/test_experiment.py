@@ -401,7 +401,9 @@ def test_the_rule_of_admission_can_be_overridden(small: Path) -> None:
     for option, used in (((), "first-chunk"), (("--admission", "whole-prompt"), "whole-prompt")):
         code, out, err = bench("small.toml", "--workers", "1", "--out", used, *option)
         assert code == 0, err
-        assert out.count(f"{used} admission") == 1
+        setups = [line for line in out.splitlines() if "KV tokens" in line]
+        # With two turns at once the sampler needs less memory, so each panel has a line.
+        assert [f"{used} admission" in line for line in setups] == [True, True]
         result = json.loads(Path(used, "small/experiment.json").read_text())
         assert {setup["admission"] for setup in result["setups"]} == {used}
 

@@ -181,7 +181,7 @@ def test_show_prints_step_times_memory_and_provenance() -> None:
     # 32 x 16,384 tokens are more than the KV memory
     assert "context 16,384 (does not fit)\t" in decode
     assert decode.endswith("\ttables 28.5 ms")
-    assert "KV memory\t451,712 tokens" in shown
+    assert "KV memory\t448,784 tokens" in shown
     assert any(line.startswith("fit error, decodes\t") for line in shown)
 
 
@@ -200,7 +200,7 @@ def test_show_says_that_step_times_of_a_pipeline_are_those_of_a_stage() -> None:
 
 def test_show_prints_twice_the_kv_memory_in_fp8() -> None:
     shown = show("--hardware", "h100", "--kv-cache-dtype", "fp8").splitlines()
-    assert "KV memory\t903,424 tokens" in shown
+    assert "KV memory\t897,568 tokens" in shown
 
 
 def test_show_prints_json_with_the_points_of_the_table() -> None:
@@ -212,7 +212,7 @@ def test_show_prints_json_with_the_points_of_the_table() -> None:
     }
     assert (shown["hardware"], shown["model"]) == ("h100", "llama-3.1-8b")
     assert (shown["gpus"], shown["max_model_len"]) == (1, 131_072)
-    assert shown["kv_tokens"] == 451_712
+    assert shown["kv_tokens"] == 448_784
     assert shown["provenance"].startswith("operator-table: ")
     assert set(shown["fit_errors"]) == {"prefills", "decodes", "mixed steps"}
     sizes = ("kind", "tokens", "cached", "batch", "context")

@@ -23,10 +23,10 @@ from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables
+from servers.profiles.kv_budget import gpus_for
 from servers.profiles.layout import Layout
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.models.config import model_of
-from servers.profiles.roofline import gpus_for
 from tests.profiles.test_model_config import LLAMA_4
 from tests.sentences import mentions
 

@@ -11,8 +11,8 @@ from servers.basics.errors import InvalidInput
 from servers.profiles import Profile, analytic_profile, costs, hardware, model
 from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import measured_for, notes_for, profile_for
+from servers.profiles.kv_budget import MemoryUse, default_gpus, kv_budget_bytes
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.roofline import default_gpus, kv_budget_bytes
 from servers.vllm.launch.cost_curve import costs_on
 from tests.profiles.test_measured import measured
 
@@ -112,11 +112,12 @@ def test_a_checkpoint_with_fp8_kv_is_unchanged() -> None:
 
 def test_a_model_that_leaves_room_for_half_the_kv_fits_on_one_gpu() -> None:
     llm, gpu = replace(model("llama-3.1-8b"), gpus=None), hardware("h100")
+    whole = MemoryUse(utilization=1.0)
     left_bytes = 200 * 2**20  # 2,048 tokens take 256 MiB in 16 bits, and 128 MiB in FP8
-    missing_bytes = left_bytes - kv_budget_bytes(gpu, llm, 1, 1.0)
+    missing_bytes = left_bytes - kv_budget_bytes(gpu, llm, 1, whole)
     gpu = replace(gpu, memory_bytes=gpu.memory_bytes + missing_bytes)
-    assert default_gpus(gpu, llm, 1.0) == 2
-    assert default_gpus(gpu, with_kv_cache(llm, FP8), 1.0) == 1
+    assert default_gpus(gpu, llm, whole) == 2
+    assert default_gpus(gpu, with_kv_cache(llm, FP8), whole) == 1
 
 
 def test_a_profile_file_must_have_been_measured_in_the_format(tmp_path: Path) -> None:

@@ -18,13 +18,15 @@ from servers.profiles.roofline import analytic_profile, expert_times, stage_time
 MODEL = "qwen3-30b-a3b"
 EXPERTS = 48 * 128 * 3 * 2048 * 768
 """Parameters of its experts: 128 in each of 48 layers, with 8 for a token."""
+SAMPLER = 256 * 151_936 * 15 + 2048 * 2048 * 2
+BUFFERS = SAMPLER + GIB // 4 + int(1.85 * GIB) + 48 * 51 * int(0.46 * 2**20)
+"""Activations, non-torch memory, NCCL and CUDA graphs of each GPU."""
 
 
 def test_a_rank_has_all_weights_but_those_of_experts_and_all_of_its_memory_for_its_own_kv() -> None:
     rank = analytic_profile("h200", MODEL, gpus=4, layout=Layout.DP_ATTN)
     weights = 2 * (30_532_122_624 - EXPERTS * 3 // 4)
-    other = int(1.01 * GIB) // 2 + int(0.09 * GIB) + GIB
-    budget = int(int(139.81 * GIB) * 0.9) - other - weights
+    budget = int(int(139.81 * GIB) * 0.9) - BUFFERS - weights
     assert rank.kv_bytes_per_token == 98_304
     assert rank.kv_blocks == budget // (98_304 * 16)
     assert rank.base_ps == 200_000_000 + 48 * 2 * 10_000_000
@@ -83,9 +85,8 @@ def test_what_is_not_modelled_with_ranks_is_refused(
 def test_experts_that_gpus_cannot_share_evenly_leave_one_more_to_some_ranks() -> None:
     """43 of 128 on two of three GPUs."""
     rank = analytic_profile("h200", MODEL, gpus=3, layout=Layout.DP_ATTN)
-    other = int(1.01 * GIB) // 2 + int(0.09 * GIB) + GIB
     weights = 2 * (30_532_122_624 - EXPERTS * 85 // 128)
-    budget = int(int(139.81 * GIB) * 0.9) - other - weights
+    budget = int(int(139.81 * GIB) * 0.9) - BUFFERS - weights
     assert rank.kv_blocks == budget // (98_304 * 16)
 
 
@@ -114,7 +115,8 @@ def test_a_stage_keeps_an_nth_of_the_layers_and_the_first_and_last_one_a_table_e
     stage = analytic_profile("a100-80g", QWEN3_32B, gpus=2, layout=Layout.PP)
     llm = model(QWEN3_32B)
     weights = 2 * ((llm.params - 2 * TABLE) // 2 + TABLE)
-    other = int(1.01 * GIB) * 5120 // 4096 + int(0.09 * GIB) + GIB
+    sampler, graphs = 256 * 151_936 * 15 + 2048 * 5120 * 2, 32 * 51 * int(0.46 * 2**20)
+    other = sampler + GIB // 4 + graphs
     budget = int(int(79.25 * GIB) * 0.9) - other - weights
     assert stage.kv_blocks == pytest.approx(budget // (32 * 2 * 8 * 128 * 2 * 16), abs=1)
     assert stage.kv_bytes_per_token == 64 * 2 * 8 * 128 * 2

@@ -4,10 +4,10 @@ import pytest
 
 from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Hardware, Model, analytic_profile, hardware, model
+from servers.profiles.kv_budget import kv_budget_bytes
 from servers.profiles.kv_groups import groups_of, pool
 from servers.profiles.kv_memory import Groups
 from servers.profiles.models.config import model_of
-from servers.profiles.roofline import GPU_MEMORY_UTILIZATION, kv_budget_bytes
 from servers.vllm.launch.command_line import listed_gpu
 
 
@@ -61,7 +61,7 @@ def test_layers_of_each_kind_are_divided_into_groups_of_equal_size(
 def test_a_block_of_gemma_is_that_of_one_group_and_its_pool_has_as_many_as_fit() -> None:
     profile = analytic_profile("h100", "gemma-3-12b")
     llm = model("gemma-3-12b")
-    budget = kv_budget_bytes(hardware("h100"), llm, 1, GPU_MEMORY_UTILIZATION)
+    budget = kv_budget_bytes(hardware("h100"), llm, 1)
     assert profile.kv_groups == (*[1024] * 5, None)
     assert profile.kv_blocks == budget // (8 * 8192 * 16)
     # 131,072 tokens are 8,192 blocks of the global layers; each local group has room for a window
@@ -122,7 +122,7 @@ def test_gemma_4_has_experts_beside_an_mlp_and_a_tower_with_positions_in_two_dim
 
 def test_with_an_offload_tier_all_layers_of_gemma_keep_all_tokens() -> None:
     profile = analytic_profile("h100", "gemma-3-12b", offload=True)
-    budget = kv_budget_bytes(hardware("h100"), model("gemma-3-12b"), 1, GPU_MEMORY_UTILIZATION)
+    budget = kv_budget_bytes(hardware("h100"), model("gemma-3-12b"), 1)
     assert profile.kv_groups == (None,)
     assert profile.kv_blocks == budget // (48 * 8192 * 16)
 

@@ -86,26 +86,6 @@ def test_decode_of_one_request_is_within_10_percent_of_published_runs(
     assert step_ps / PER_MS == pytest.approx(batch_1_ms, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("machine", "utilization", "blocks", "within"),
-    [
-        # execution note §8.3, exact log of one start
-        ("rtx-5090", 0.85, 5402, 0.01),
-        # execution note §10.9, "~"; utilisation as in its §1 command line
-        ("a100-40g", 0.85, 9000, 0.03),
-        ("rtx-6000-24g", 0.9, 3000, 0.15),
-        ("l40s", 0.9, 13_000, 0.08),
-        # an earlier rough estimate of ours
-        ("a100-80g", 0.9, 27_500, 0.04),
-    ],
-)
-def test_kv_blocks_of_llama_8b_are_close_to_what_vllm_allocated(
-    machine: str, utilization: float, blocks: int, within: float
-) -> None:
-    profile = analytic_profile(machine, "llama-3.1-8b", gpu_memory_utilization=utilization)
-    assert profile.kv_blocks == pytest.approx(blocks, rel=within)
-
-
 def test_the_default_context_length_is_limited_by_the_kv_memory() -> None:
     profile = analytic_profile("rtx-5090", "llama-3.1-8b", kv_blocks=5402)
     assert profile.max_model_len == 5402 * 16

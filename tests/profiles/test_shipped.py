@@ -16,9 +16,9 @@ from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_p
 from servers.profiles.cpu_time import Scheduling, StepTimes
 from servers.profiles.end_to_end import EndToEnd
 from servers.profiles.files import notes_for, profile_for
+from servers.profiles.kv_budget import TENSOR_PARALLEL
 from servers.profiles.models.listed import model
 from servers.profiles.reference_steps import reference_steps
-from servers.profiles.roofline import TENSOR_PARALLEL
 from tests.sentences import mentions
 
 SHIPPED = [

@@ -15,9 +15,10 @@ from servers.profiles import model as model_named
 from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import profile_for
 from servers.profiles.fit import least_squares
+from servers.profiles.kv_budget import gpus_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.layout import Layout
-from servers.profiles.roofline import gpus_for, stage_times
+from servers.profiles.roofline import stage_times
 from servers.vllm.plugin.cost_curve import CostCurve, DecodeStep
 
 FIT_FROM_TOKENS = 256
