@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, refuse_twice
 
 OPTION = "--disaggregate"
 NONE = "none"
@@ -37,10 +37,7 @@ class Split:
 def parse_splits(text: str) -> tuple[Split | None, ...]:
     """Return the splits, which all have the same number of engines. Raise InvalidInput."""
     splits = tuple(_split(item.strip()) for item in text.split(","))
-    for split in splits:
-        if splits.count(split) > 1:
-            name = NONE if split is None else split.name
-            raise InvalidInput(f"{OPTION} {text}: {name} is given twice; give it once")
+    refuse_twice(f"{OPTION} {text}", [NONE if each is None else each.name for each in splits])
     sizes = {split.engines: split.name for split in splits if split is not None}
     if not sizes:
         raise InvalidInput(

@@ -31,6 +31,7 @@ from servers.basics.errors import (
     InvalidRouter,
     InvalidVariant,
     UnknownName,
+    refuse_twice,
 )
 from servers.basics.registry import Registry, is_path
 from servers.disaggregation import Split
@@ -195,10 +196,7 @@ def variants(text: str) -> list[Variant]:
     chosen: list[Variant] = []
     for item in split(text):
         chosen.extend(map(variant, ALL) if item == "all" else [variant(item)])
-    names = [found.name for found in chosen]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidVariant(f"--policies {text}: {name} is given twice; give it once")
+    refuse_twice(f"--policies {text}", [found.name for found in chosen])
     return chosen
 
 
@@ -289,12 +287,9 @@ def second_arm(variant: Variant) -> Variant:
 
 def behind_routers(chosen: Iterable[Variant], routers: str | None) -> list[Variant]:
     """Return each variant behind each of the routers of a comma list: `continuum@sticky`. Raise
-    UnknownName or InvalidRouter."""
+    InvalidInput if a router is unknown, invalid or given twice."""
     named = [find_router(text) for text in split(routers or DEFAULT_ROUTER)]
-    names = [each.name for each in named]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidRouter(f"--router {routers}: {name} is given twice; give it once")
+    refuse_twice(f"--router {routers}", [each.name for each in named])
     return [
         replace(each, name=f"{each.name}@{router.name}", router=router)
         for each in chosen

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.load.option import elements
 from harness.load.rates import parse_bursts
 from harness.load.settings import Machine, SweepSettings
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, refuse_twice
 from servers.profiles.files import is_file, read_measured
 from servers.profiles.models.files import model_name
 
@@ -86,8 +86,7 @@ def _named_once(option: str, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not name:
             raise InvalidInput(f"{option} {','.join(names)}: has an empty name; remove a comma")
-        if names.count(name) > 1:
-            raise InvalidInput(f"{option} {','.join(names)}: {name} is given twice; remove one")
+    refuse_twice(f"{option} {','.join(names)}", names)
     return tuple(names)
 
 

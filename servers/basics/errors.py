@@ -66,7 +66,7 @@ class InvalidRouter(InvalidPlugin):
 
 
 class InvalidVariant(InvalidInput):
-    """`--policies` is malformed, or names the same policy twice."""
+    """`--policies` is malformed."""
 
 
 class UnknownProfile(InvalidInput):
@@ -140,6 +140,13 @@ class CellFailed(TurnstileError):
 
 class TurnFailed(TurnstileError):
     """A turn has no usable response."""
+
+
+def refuse_twice(option: str, names: Sequence[str]) -> None:
+    """Raise InvalidInput if a list has a name more than once. `option`: with its value."""
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(f"{option}: {name} is given twice; give it once")
 
 
 def check_flags(flags: Sequence[str], refused: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from servers.basics.errors import InvalidVariant
+from servers.basics.errors import InvalidVariant, refuse_twice
 from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Policy
 from servers.routers.base import UNKNOWN_COSTS
@@ -117,13 +117,10 @@ that knows sessions."""
 
 
 def sglang_variants(text: str) -> list[Variant]:
-    """Return the variants of a comma list. Raise InvalidVariant or InvalidPlugin."""
+    """Return the variants of a comma list. Raise InvalidInput."""
     items = [name for item in split(text) for name in (ALL if item == "all" else (item,))]
     chosen = [_variant(item) for item in items]
-    names = [each.name for each in chosen]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidVariant(f"--policies {text}: {name} is given twice; give it once")
+    refuse_twice(f"--policies {text}", [each.name for each in chosen])
     return chosen
 
 

@@ -252,7 +252,7 @@ def test_a_measured_model_that_cannot_draft_is_refused_if_it_is_listed() -> None
     ("options", "message"),
     [
         ("--hardware h100,,l4", "--hardware h100,,l4: has an empty name; remove a comma"),
-        ("--hardware h100,h100", "--hardware h100,h100: h100 is given twice; remove one"),
+        ("--hardware h100,h100", "--hardware h100,h100: h100 is given twice; give it once"),
         ("--hardware h100,h10", "--hardware h10: unknown; did you mean h100?"),
         (
             "--hardware h100,l4 --engine vllm",

@@ -182,7 +182,7 @@ def test_commas_between_parentheses_separate_arguments() -> None:
 
 
 def test_a_variant_with_the_same_arguments_is_a_duplicate() -> None:
-    with pytest.raises(InvalidVariant, match=r"continuum\(k=50\) is given twice"):
+    with pytest.raises(InvalidInput, match=r"continuum\(k=50\) is given twice"):
         variants("continuum(k=50),continuum(k=25),continuum( k=50 )")
 
 
