@@ -92,7 +92,7 @@ def test_the_costs_of_a_live_policy_have_reloads_of_half_the_bytes() -> None:
         costs_on(
             "llama-3.1-8b",
             "h100",
-            gpus=None,
+            gpus=1,
             step_tokens=2048,
             step_times=StepTimes.TABLES,
             kv_cache_dtype=dtype,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.engines.base import resolve_engine
 from harness.engines.sim import SimEngine
 from harness.load.settings import Machine, Server, SweepSettings
 from servers.basics.errors import DoesNotFit, InvalidInput
+from servers.profiles.cpu_time import StepTimes
+from servers.profiles.files import profile_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.layout import Layout, stages_of
 from servers.profiles.machines.gpus import GIB
 from servers.profiles.models.listed import model
 from servers.profiles.rebuild import costs
 from servers.profiles.roofline import analytic_profile, expert_times, stage_times
+from servers.vllm.launch.cost_curve import costs_on
 
 MODEL = "qwen3-30b-a3b"
 EXPERTS = 48 * 128 * 3 * 2048 * 768
@@ -157,6 +162,20 @@ def test_policies_expect_a_token_of_each_turn_after_a_step_in_each_stage() -> No
     step_ps = profile.step_ps(16, 16, 32_000, 0)
     transfer_ps = 10_000_000 + 16 * stages.transfer_token_ps
     assert found == pytest.approx((2 * step_ps + transfer_ps) / 1e12)
+
+
+def test_the_costs_of_a_live_policy_count_a_stage_for_each_gpu_of_the_server() -> None:
+    """Four steps of 8 of 32 turns and three transfers, which the fitted line approximates."""
+    settings: dict[str, Any] = {
+        "gpus": 4, "layout": Layout.PP, "step_times": StepTimes.ANALYTIC,
+    }  # fmt: skip
+    curve, _ = costs_on(QWEN3_32B, "l40s", step_tokens=2048, **settings)
+    decode = curve.decode_step
+    assert decode is not None
+    fitted_s = decode.base_s + 32 * decode.turn_s + 64_000 * decode.context_token_s
+    step_ps = profile_for("l40s", QWEN3_32B, **settings).step_ps(8, 8, 16_000, 0)
+    transfer_ps = 10_000_000 + 8 * stage_times("l40s", QWEN3_32B, 4).transfer_token_ps
+    assert fitted_s == pytest.approx((4 * step_ps + 3 * transfer_ps) / 1e12, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_decode_steps_are_fitted_to_the_batches_that_fit_in_the_kv_memory() -> N
 def test_the_fitted_decode_steps_of_an_a100_are_those_of_its_profile_within_a_few_percent() -> None:
     profile = profile_for("a100-80g", "llama-3.1-8b", step_times=StepTimes.TABLES)
     curve, _ = costs_on(
-        "llama-3.1-8b", "a100-80g", gpus=None, step_tokens=2048, step_times=StepTimes.TABLES
+        "llama-3.1-8b", "a100-80g", gpus=1, step_tokens=2048, step_times=StepTimes.TABLES
     )
     decode = curve.decode_step
     assert decode is not None
@@ -180,7 +180,7 @@ def test_a_faster_machine_has_lower_costs() -> None:
         curve, _ = costs_on(
             "llama-3.1-8b",
             hardware,
-            gpus=None,
+            gpus=1,
             step_tokens=2048,
             step_times=StepTimes.ANALYTIC,
         )

@@ -15,7 +15,6 @@ from servers.profiles import model as model_named
 from servers.profiles.cpu_time import StepTimes
 from servers.profiles.files import profile_for
 from servers.profiles.fit import least_squares
-from servers.profiles.kv_budget import gpus_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.layout import Layout
 from servers.profiles.roofline import stage_times
@@ -53,7 +52,7 @@ def costs_on(
     model: str,
     hardware: str,
     *,
-    gpus: int | None,
+    gpus: int,
     step_tokens: int,
     step_times: StepTimes,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
@@ -70,7 +69,7 @@ def costs_on(
     )
     stages = None
     if layout == Layout.PP:
-        stages = stage_times(hardware, model, gpus_for(hardware, model, gpus))
+        stages = stage_times(hardware, model, gpus)
     exact = costs(profile, step_tokens=step_tokens, offload=True, stages=stages)
     return fit(exact, model_named(model).max_model_len), profile.provenance
 
