@@ -77,6 +77,17 @@ def test_a_healthy_server_describes_itself_and_leaves_no_process(tmp_path: Path)
     server.stop()
 
 
+def test_a_server_that_starts_again_in_a_folder_keeps_no_events_of_the_last_one(
+    tmp_path: Path,
+) -> None:
+    events = tmp_path / "run/engine.jsonl"
+    events.parent.mkdir()
+    events.write_text('{"t":0.5,"event":"pinned"}\n')
+    with pytest.raises(ServerFailed):
+        start(tmp_path, "exits")
+    assert not events.exists()
+
+
 def test_a_server_that_dies_at_start_is_reported_with_the_reason_and_its_log(
     tmp_path: Path,
 ) -> None:

@@ -84,6 +84,7 @@ class VllmServer(ServerProcess):
         config, vllm, folder = self._config, self._vllm, self.folder
         self._model = resolve_model(config.model, config.weights)
         folder.mkdir(parents=True, exist_ok=True)
+        self.events_path.unlink(missing_ok=True)  # the plug-in appends to those of its processes
         if config.policy is not None:
             options = command_line.plugin_options(config, vllm, folder)
             (folder / command_line.OPTIONS).write_text(json.dumps(options, indent=1) + "\n")
