@@ -48,8 +48,8 @@ def run_from_settings(
     from harness.load.machines import is_list
     from harness.sweep.folder import default_folder
     from harness.sweep.members import resolve_members
+    from harness.sweep.plan import ONE
     from harness.sweep.resolve import resolve
-    from harness.sweep.run import ONE, run_sweeps
 
     shard = None if execution.shard is None else parse_shard(execution.shard)
     for check in map(check_package, PACKAGES):
@@ -84,6 +84,8 @@ def run_from_settings(
         raise InvalidInput(
             f"these settings have {len(plan.cells())} cells: give {missing}, or remove --one"
         )
+    from harness.sweep.run import run_sweeps
+
     with one_line_errors(resume_hint(arguments)), _pool(execution, plans[0], folder) as pool:
         outcome = run_sweeps(
             by_name,

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.console import print_message
-from reports.statistics.best import MAX_SEEDS, seeds_for, undecided
 from servers.basics.errors import InvalidInput
 from servers.basics.phrasing import listed
 
@@ -110,6 +109,7 @@ def run_until(
 ) -> tuple[Path, Mapping[str, str]]:
     """Run rounds with more and more seeds until the rule needs no other."""
     from reports.run_folder.read import load_run
+    from reports.statistics.best import MAX_SEEDS
 
     seeds = first_seeds(settings, folder)
     while True:
@@ -161,6 +161,8 @@ def narrow(share: float, width_of: Callable[[Run], float | None] = widest_ratio)
         width = width_of(run)
         if width is None or width <= share:
             return None
+        from reports.statistics.best import seeds_for
+
         seeds = seeds_for(len(run.sweep.seeds), width, share)
         return NotYet(f"intervals of ratios are ±{width:.0%}", seeds)
 
@@ -170,6 +172,8 @@ def narrow(share: float, width_of: Callable[[Run], float | None] = widest_ratio)
 def separated(run: Run) -> NotYet | None:
     """The rule that each scheduler is separated from the one with the highest capacity, or equal to
     it within 3%. The seeds are doubled, so that the results are looked at a few times only."""
+    from reports.statistics.best import MAX_SEEDS, undecided
+
     left = undecided(_capacities(run))
     if not left:
         return None

@@ -148,7 +148,10 @@ def served_models(url: str, label: str) -> list[JsonObject]:
         if error.status is not None:
             problem = f"/v1/models answered {error.status}{_hint(error.status)}"
         else:
-            problem = f"no OpenAI-compatible server responds ({one_line(str(error))})"
+            problem = (
+                f"no OpenAI-compatible server responds ({one_line(str(error))}); check that it "
+                f"runs, its host and port, and that {url}/v1/models lists its model"
+            )
         raise Unavailable(f"{label} {url}: {problem}") from None
     try:
         return [model for model in json.loads(body)["data"] if isinstance(model, dict)]

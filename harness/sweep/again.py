@@ -12,8 +12,8 @@ from harness.cells.locks import locked
 from harness.load.settings import Execution, Keep
 from harness.sweep.cell import PlannedCell, Work, run_cell
 from harness.sweep.fingerprint import same_cell
-from harness.sweep.plan import Cell, SweepPlan
-from harness.sweep.run import ONE, run_cells
+from harness.sweep.plan import ONE, Cell, SweepPlan
+from harness.sweep.run import run_cells
 from reports.run_folder.read import read_config, refuse_unknown
 from reports.run_folder.turns import has_turns
 from servers.basics.errors import CellFailed, InvalidInput

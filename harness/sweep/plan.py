@@ -37,6 +37,9 @@ from servers.variants import Variant
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
 
+ONE = ""
+"""Name of a plan whose run folder is the folder itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:

@@ -20,9 +20,9 @@ from harness.load.option import elements
 from harness.load.prices import own_price, parse_prices, price_of_gpu
 from harness.load.settings import Execution, SweepSettings
 from harness.sweep.folder import SWEEP, without_prices
-from harness.sweep.plan import SweepPlan
+from harness.sweep.plan import ONE, SweepPlan
 from harness.sweep.resolve import resolve
-from harness.sweep.run import ONE, SloNotReached, run_sweeps
+from harness.sweep.run import SloNotReached, run_sweeps
 from reports.answer.capacity_context import MachinePrice
 from reports.compare.plans import Plan, read_plans
 from reports.run_folder.find import RUNS

@@ -31,9 +31,6 @@ from servers.basics.compiled_core import SOURCES_ONLY, Core, find_core, offered_
 from servers.basics.cores import cpu_cores
 from servers.basics.errors import InvalidInput
 
-ONE = ""
-"""Name of a plan whose run folder is the folder itself."""
-
 
 class SloNotReached(InvalidInput):
     """Not even an idle machine meets the SLO."""

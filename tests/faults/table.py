@@ -250,7 +250,8 @@ OF_A_URL = [
         "gone",
         None,
         Outcome.REFUSED,
-        "bench: --engine …: no OpenAI-compatible server responds (… Connection refused)",
+        "bench: --engine …: no OpenAI-compatible server responds (… Connection refused); check "
+        "that it runs, its host and port, and that …/v1/models lists its model",
         "10 s",
     ),
 ]

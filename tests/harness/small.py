@@ -14,8 +14,8 @@ from harness.load.settings import Execution, Keep, OnError, SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.cell import RunCell, Work, run_cell
 from harness.sweep.fingerprint import code_sha256
-from harness.sweep.plan import Cell, SweepPlan
-from harness.sweep.run import ONE, SweepOutcome, run_sweeps
+from harness.sweep.plan import ONE, Cell, SweepPlan
+from harness.sweep.run import SweepOutcome, run_sweeps
 from reports.capacity.slo import parse_slo
 from reports.run_folder.lines import COMPRESSED
 from reports.run_folder.read import load_run

@@ -414,6 +414,17 @@ def test_help_completion_and_unknown_options_import_no_heavy_packages() -> None:
     assert not set(imported.split()) & heavy
 
 
+def test_settings_are_refused_before_the_packages_that_write_reports_are_imported() -> None:
+    start = ("-X", "importtime", "-c", "from harness.cli.main import main; main()")
+    command = [sys.executable, *start, "sweep", "--slo", "mean<=x"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    *imported, refusal = ran.stderr.splitlines()
+    assert refusal.startswith("bench: --slo")
+    packages = {line.rpartition("|")[2].strip().partition(".")[0] for line in imported}
+    assert "harness" in packages
+    assert not packages & {"aiohttp", "jinja2", "openai", "pandas", "scipy"}
+
+
 def test_only_functions_import_the_openai_client_so_that_virtual_time_never_does() -> None:
     client = re.compile(r"( *)from harness\.replay\.openai_client import", re.MULTILINE)
     files = Path(harness.__file__).parent.rglob("*.py")

@@ -203,6 +203,7 @@ def test_an_unreachable_url_is_refused_in_one_line(tmp_path: Path) -> None:
     code, _, err = sweep(tmp_path, "http://127.0.0.1:9")
     assert code == 2
     assert mentions(err, "--engine http://127.0.0.1:9", "[Errno 111] Connection refused")
+    assert mentions(err, "check that it runs", "http://127.0.0.1:9/v1/models lists its model")
     assert len(err.splitlines()) == 1
 
 
