@@ -80,6 +80,10 @@ def error(predicted: float, published: Sequence[float]) -> float:
     return predicted / nearest - 1
 
 
+FAR = 1.0
+"""A capacity that is off by this factor or more is named with its experiment."""
+
+
 def headline(world: World) -> str:
     """Return the first line of the page on fidelity: the claims about capacities for which the
     source states a number. A prediction that arms only bound has no error."""
@@ -89,7 +93,9 @@ def headline(world: World) -> str:
         for finding in each["findings"]
         if finding["is_capacity"] and finding["published_range"]
     ]
-    errors = [abs(found) for _, each in compared if (found := error_of(each)) is not None]
+    found = [(name, abs(off)) for name, each in compared if (off := error_of(each)) is not None]
+    errors = [off for _, off in found]
+    near = [off for off in errors if off < FAR]
     sources = len({name for name, _ in compared})
     outcomes = Counter(each["outcome"] for _, each in compared)
     hold, fail, open_ = (
@@ -97,10 +103,13 @@ def headline(world: World) -> str:
     )
     bounded = len(compared) - len(errors)
     more = f"; {bounded} more {'has' if bounded == 1 else 'have'} only a bound" if bounded else ""
+    far = "".join(
+        f"; in {code(name)} it was {1 + off:.0f} times as high" for name, off in found if off >= FAR
+    )
     return (
-        f"Predicted capacity was within {max(errors):.0%} of the nearest number that others "
-        f"measured (median {median(errors):.0%}), in {counted(len(errors), 'comparison')} with "
-        f"{counted(sources, 'source')}{more}. "
+        f"Predicted capacity was within {max(near):.0%} of the nearest number that others measured "
+        f"in {len(near)} of {counted(len(errors), 'comparison')} with {counted(sources, 'source')} "
+        f"(median {median(errors):.0%}){far}{more}. "
         f"{hold or 'None'} of these claims {'hold' if hold > 1 else 'holds'}, "
         f"{fail} {'does' if fail == 1 else 'do'} not, and {open_} cannot be said."
     )

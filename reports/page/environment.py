@@ -80,11 +80,11 @@ COUNT = re.compile(r" x (?<=\d x )(?=\w[^<>]*<)")
 """Matches counts of machines such as "2 x h100" in the text of a page, but not in its tags."""
 
 HEADLINE = re.compile(r"<h1\b.*?</h1>")
-TAG_OR_HYPHENATED = re.compile(r"<[^>]*>|[\w.]+(?:-[\w.]+)+")
+TAG_OR_HYPHENATED = re.compile(r"<[^>]*>|[\w.]+(?:-[\w.]+)+[,;:)]*")
 
 
 def _unbroken(headline: re.Match[str]) -> str:
-    """Keep each word with a hyphen, such as "a100-80g", on one line if it fits on one."""
+    """Keep each word with a hyphen, such as "a100-80g,", on one line if it fits on one."""
     return TAG_OR_HYPHENATED.sub(
         lambda m: m[0] if m[0].startswith("<") else f'<span class="word">{m[0]}</span>', headline[0]
     )

@@ -315,12 +315,12 @@ def test_a_page_explains_only_terms_that_it_links_or_names() -> None:
 
 
 def test_a_word_of_the_headline_does_not_break_at_its_hyphen_but_links_keep_their_targets() -> None:
-    page = '<h1><a href="#scheduler-1" title="x-y">my-policy</a> on a100-80g.</h1><p>a-b</p>'
-    words = "my-policy", "a100-80g."
+    page = '<h1><a href="#scheduler-1" title="x-y">my-policy</a> on a100-80g, t-4.</h1><p>a-b</p>'
+    words = "my-policy", "a100-80g,", "t-4."
     kept = [f'<span class="word">{word}</span>' for word in words]
     link = f'<a href="#scheduler-1" title="x-y">{kept[0]}</a>'
     rendered = environment().from_string(page).render()
-    assert rendered == f"<h1>{link} on {kept[1]}</h1><p>a-b</p>"
+    assert rendered == f"<h1>{link} on {kept[1]} {kept[2]}</h1><p>a-b</p>"
 
 
 def test_every_link_within_the_page_has_a_target(contended: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_headline_has_the_largest_error_of_capacities_and_their_median(tmp_p
         ONE: [finding(20, [11, 16], "does not hold"), finding(9.9, [11, 16], "cannot be said")],
         TWO: [finding(12, [11, 16]), finding(20, [10], is_capacity=False)],
     }
-    error = "25%", "median 10%", "3 comparisons", "2 sources"
+    error = "25%", "3 comparisons", "2 sources", "median 10%"
     claims = "1 of these claims holds, 1 does not, and 1 cannot"
     assert mentions(headline(world_of(tmp_path, found)), *error, *claims.split(", "))
 
@@ -64,9 +64,15 @@ def test_the_headline_has_the_largest_error_of_capacities_and_their_median(tmp_p
 def test_a_prediction_that_arms_only_bound_is_counted_without_an_error(tmp_path: Path) -> None:
     bounded = finding(32, [11, 16], "does not hold", bounds="more than 32, the last arm")
     world = world_of(tmp_path, {ONE: [finding(18, [11, 16], "does not hold"), bounded]})
-    error = "12%", "median 12%", "1 comparison", "1 source", "1 more has only a bound"
+    error = "12%", "1 comparison", "1 source", "median 12%", "1 more has only a bound"
     assert mentions(headline(world), *error, "None of these claims", "2 do not", "0 cannot")
     assert [row[4] for row in rows(world)] == ["+12%", "–"]
+
+
+def test_a_capacity_that_is_far_off_is_named_with_its_experiment(tmp_path: Path) -> None:
+    found = {ONE: [finding(20, [11, 16], "does not hold")], TWO: [finding(20, [4])]}
+    claims = "25%", "1 of 2 comparisons", "`world-multi-repo` it was 5 times as high"
+    assert mentions(headline(world_of(tmp_path, found)), *claims)
 
 
 def test_settings_and_bounds_change_the_hash_and_texts_do_not() -> None:
