@@ -60,7 +60,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     """
     first = settings[0]
     scenario = chosen_scenario(first)
-    seeds = parse_seeds(first.seeds) if first.seeds else ()  # before traces are read
+    seeds = parse_seeds(first.seeds) if first.seeds else ()
     arrivals = parse_arrivals(first.load.process)
     if first.load.background is not None and first.agents != Agents():
         raise InvalidInput(
@@ -77,6 +77,16 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         )
     fixed = fixed_by(first.load, kind)
     steady = not fixed
+    slo, *_ = _slo_and_loads(first, kind, fixed)  # before traces are read
+    prices = parse_prices(first.price, [engine.hardware for _, engine, _ in engines])
+    if first.api_price is not None and slo is None:
+        raise InvalidInput(
+            f"--api-price {first.api_price}: needs a search for capacities; remove --no-capacity "
+            "and --once, or --api-price"
+        )
+    api_price = parse_api_price(first.api_price)
+    baseline = _baseline(first.baseline, engines[0][0])
+    engines = _with_second_arm(engines, baseline, first)
     longest = _shortest([engine.longest for _, engine, _ in engines])
     agents, workload = _load(first, longest, kind, steady)
     if scenario is not None:
@@ -84,10 +94,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     first = replace(first, load=_with_arrivals(first, kind, workload))
     arrivals = parse_arrivals(first.load.process)
     background = _background(first, longest, workload)
-    slo = _slo(first, fixed)
-    jps = AUTO if first.jps is None and slo is not None else first.jps
-    amounts = _amounts(jps, arrivals, first, searches=slo is not None)
-    horizon = None if scenario else _horizon(first.load, kind, fixed, arrivals, amounts)
+    slo, amounts, horizon = _slo_and_loads(first, kind, fixed)
     seeds = seeds or parse_seeds(_default_seeds(scenario, steady))
     if len(seeds) > 1 and fixed and kind.is_virtual and not (background or agents):
         _refuse_equal_seeds(first, arrivals, workload)
@@ -95,14 +102,6 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         arrivals.draw(
             workload.programs, amounts[0], seeds[0]
         )  # Raises if a recorded one is missing.
-    prices = parse_prices(first.price, [engine.hardware for _, engine, _ in engines])
-    if first.api_price is not None and slo is None:
-        raise InvalidInput(
-            f"--api-price {first.api_price}: needs a search for capacities; remove --no-capacity "
-            "and --once, or --api-price"
-        )
-    baseline = _baseline(first.baseline, engines[0][0])
-    engines = _with_second_arm(engines, baseline, first)
     chosen, engine, left_out = engines[0]
     plan = SweepPlan(
         settings=first,
@@ -122,7 +121,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         scenario=scenario,
         steady=steady,
         slo=slo,
-        api_price=parse_api_price(first.api_price),
+        api_price=api_price,
     )
     return [
         replace(
@@ -230,6 +229,17 @@ def _default_seeds(scenario: ScenarioRecord | None, steady: bool) -> str:
     if scenario is not None:
         return str(scenario.published_seed)
     return DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE
+
+
+def _slo_and_loads(
+    settings: SweepSettings, kind: EngineKind, fixed: str
+) -> tuple[Slo | None, tuple[float | None, ...], HorizonRecord | None]:
+    """Return the SLO, the loads, and for how long jobs arrive. `fixed`: see `fixed_by`."""
+    load, arrivals = settings.load, parse_arrivals(settings.load.process)
+    slo = _slo(settings, fixed)
+    jps = AUTO if settings.jps is None and slo is not None else settings.jps
+    amounts = _amounts(jps, arrivals, settings, searches=slo is not None)
+    return slo, amounts, None if load.scenario else _horizon(load, kind, fixed, arrivals, amounts)
 
 
 def _slo(settings: SweepSettings, fixed: str) -> Slo | None:

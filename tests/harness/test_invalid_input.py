@@ -56,7 +56,6 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--jps 0", "--jps '0': a rate or step of zero"),
         ("--jps -0.5", "--jps '-0.5': .*not a positive number"),
         ("--jps 0.9..0.1", r"--jps '0.9..0.1': the range is reversed; use 0.1..0.9"),
-        ("--jps fast", "--jps 'fast'"),
         ("--jps 0.3 --arrivals closed:4", "closed:4 sets the load itself; remove --jps"),
         (
             "--arrivals recorded --seeds 1..3",
@@ -75,7 +74,6 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--seeds 1,2: with one job a seed draws nothing, .* --arrivals poisson without --once$",
         ),
         ("--arrivals bursts", "--arrivals 'bursts': use poisson"),
-        ("--seeds 5..1 --traces none.jsonl", "--seeds '5..1': the range is reversed"),
         (
             "--engine gpu",
             "--engine gpu: no engine .* sglang-virtual, dynamo-mocker; or give the URL of",
@@ -94,7 +92,6 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--offload-gb 0", "--offload-gb 0: must be positive for lmcache, "),
         ("--offload-gb inf", "--offload-gb inf: must be from 0 to 1,000,000 GB"),
         ("--policies continuum --baseline fcfs", "--baseline fcfs: not among the policies"),
-        ("--baseline fcsf", "--baseline fcsf: .*did you mean fcfs"),
         (
             "--baseline unlimited-kv",
             "--baseline unlimited-kv: runs on another .*; use fcfs",
@@ -147,6 +144,28 @@ def test_an_invalid_option_is_refused_in_one_line_and_leaves_no_file(
     assert_refused(
         ["sweep", *([] if "--traces" in arguments else ["--traces", trace]), *arguments], line
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
+        ("--jps 0.1,fast", "--jps '0.1,fast': 'fast' is not a positive number"),
+        ("--jps 0.3 --agents 4", "--jps 0.3: --arrivals agents has no rate"),
+        ("--agents 4x", "--agents '4x': '4x' is not a whole number"),
+        ("--slo p95<=3x,men<=3x", "--slo 'p95<=3x,men<=3x': "),
+        ("--slo mean<=3x --once", "--slo 'mean<=3x': needs jobs that go on arriving"),
+        ("--horizon 3x", "--horizon '3x': "),
+        ("--price b200=1", "--price b200=1: no run is on this hardware"),
+        ("--api-price 1,2", "--api-price 1,2: must be three prices"),
+        ("--baseline fcsf", "--baseline fcsf: .*did you mean fcfs"),
+    ],
+)
+def test_what_needs_no_traces_is_refused_before_they_are_read(
+    options: str, line: str, trace: str
+) -> None:
+    missing = str(Path(trace).with_name("missing.jsonl"))
+    assert_refused(["sweep", "--traces", missing, *options.split()], line)
 
 
 def assert_refused(command: list[str], line: str) -> None:
