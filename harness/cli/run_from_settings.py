@@ -38,9 +38,11 @@ def run_from_settings(
     *,
     one_cell: bool = False,
     condition: Condition | None = None,
+    continues: bool = False,
 ) -> tuple[Path, Mapping[str, str]]:
     """Return the run folder and the errors of failed cells by name. The errors are printed.
-    `arguments` are the command's. `condition` is checked before any cell runs."""
+    `arguments` are the command's. `condition` is checked before any cell runs. `continues`: the
+    command has run cells of this folder itself, so that nothing is said about finished ones."""
     workers = execution.workers
     if workers is not None and workers < 1:
         raise InvalidInput(f"--workers {workers}: must be at least 1")
@@ -96,7 +98,7 @@ def run_from_settings(
             claim=claim,
             pool=pool,
         )
-    if outcome.found_done:
+    if outcome.found_done and not continues:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
     if outcome.failed:
         first = folder / next(iter(outcome.failed)) / "failed.json"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness.console import print_message
 from servers.basics.errors import InvalidInput
@@ -26,10 +26,16 @@ if TYPE_CHECKING:
     from reports.run_folder.read import Run
     from reports.statistics.capacities import VariantCapacity
 
-RunSettings = Callable[["SweepSettings"], tuple[Path, Mapping[str, str]]]
 SEPARATED = "separated"
 DEFAULT = "1min"
 MINUTES = re.compile(r"([1-9][0-9]{0,3})min")
+
+
+class RunSettings(Protocol):
+    def __call__(
+        self, settings: SweepSettings, *, continues: bool
+    ) -> tuple[Path, Mapping[str, str]]:
+        """Run a round; `continues`: not the first one."""
 
 
 class NotYet(NamedTuple):
@@ -111,9 +117,11 @@ def run_until(
     from reports.run_folder.read import load_run
     from reports.statistics.best import MAX_SEEDS
 
-    seeds = first_seeds(settings, folder)
+    seeds, continues = first_seeds(settings, folder), False
     while True:
-        folder, failed = run(replace(settings, seeds=",".join(map(str, seeds))))
+        seeded = replace(settings, seeds=",".join(map(str, seeds)))
+        folder, failed = run(seeded, continues=continues)
+        continues = True
         not_yet = None if failed else rule(load_run(folder))
         if not_yet is None:
             return folder, failed

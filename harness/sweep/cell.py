@@ -46,6 +46,8 @@ class Work:
     idle: dict[int, Times] = field(default_factory=dict)
     """Times on an idle machine by seed, of the seeds that this process needed so far."""
     keep: Keep = Keep.TURNS
+    taken: list[Path] = field(default_factory=list)
+    """The other run folder of each cell that was copied, until `say_taken` says so."""
     _drawn: dict[int, DrawnJobs] = field(default_factory=dict)
 
     def drawn_jobs(self, seed: int) -> DrawnJobs:

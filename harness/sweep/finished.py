@@ -58,6 +58,7 @@ def unfinished(work: Work, cells: Sequence[Cell], reuse: bool) -> tuple[list[Cel
             live=live,
             needs_turns=needs_turns,
         )
+        work.taken += taken.values()
         todo = [cell for cell in todo if cell.name not in taken]
     for cell in set(cells).difference(todo):
         remove_aside(folder / cell.name)
@@ -122,8 +123,9 @@ def take_finished(
     *,
     live: bool = False,
     needs_turns: bool = False,
-) -> set[str]:
-    """Copy cells that are finished elsewhere under `runs/` into `folder` and return their names.
+) -> dict[str, Path]:
+    """Copy cells that are finished elsewhere under `runs/` into `folder`, and return where each of
+    them was found, by its name.
 
     `planned`: contents of `cell.json` by the cell's name. `live`: the cells are measurements, of
     which only valid ones are copied. `needs_turns`: not those that kept their numbers only."""
@@ -136,12 +138,22 @@ def take_finished(
         set_aside(folder / cell.name)
         copy_cell(cell, folder / cell.name)
         taken[cell.name] = cell.parent
+    return taken
+
+
+def say_taken(works: Iterable[Work]) -> None:
+    """Print how many cells were copied since the last call, if there are any."""
+    taken = list[Path]()
+    live = False
+    for work in works:
+        taken += work.taken
+        work.taken.clear()
+        live = not work.plan.engine.kind.is_virtual
     if taken:
         cells = counted(len(taken), "finished cell")
-        sources = listed(sorted({str(source) for source in taken.values()}))
         again = "; --fresh measures them again" if live else ""
+        sources = listed(sorted({*map(str, taken)}))
         print_message(f"took {cells} with the same settings from {sources}{again}")
-    return set(taken)
 
 
 def _finished_elsewhere(planned: Mapping[str, CellRecord], folder: Path) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from harness.console import print_message
 from harness.engines.base import ResolvedEngine
 from harness.load.settings import Execution, Keep, OnError
 from harness.sweep.cell import PlannedCell, RunCell, Work, run_cell, run_planned
-from harness.sweep.finished import unfinished
+from harness.sweep.finished import say_taken, unfinished
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import SweepPlan
 from harness.sweep.progress import SweepProgress
@@ -100,12 +100,14 @@ def run_sweeps(
             cells, done = unfinished(own, given[name], reuse)
             todo += [PlannedCell(name, cell) for cell in cells]
             found_done += done
+        say_taken(work.values())
         searches = [
             CapacitySearch(name, own, slo, reuse)
             for name, own in work.items()
             if (slo := own.plan.slo) is not None
         ]
         failed = run_cells(todo, run, work, folder, execution, searches, pool)
+        say_taken(work.values())  # by the searches
     count = sum(map(len, given.values())) + sum(search.cells for search in searches)
     found_done += sum(search.found_done for search in searches)
     missing = 0 if shard is None else count_missing(work.values())

@@ -211,8 +211,11 @@ def test_a_finished_search_runs_nothing_again(run: Path) -> None:
     assert outcome.found_done == outcome.cells == len(cells_of(run))
 
 
-def test_another_folder_takes_the_cells_of_a_search(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_folder_takes_the_cells_of_a_search_and_says_so_once(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run, "runs/first")
@@ -220,6 +223,9 @@ def test_another_folder_takes_the_cells_of_a_search(
     run_sweep(search_plan(seeds=(1, 2)), second, workers=1)
     taken = {path.parent.name for path in second.glob("*/taken_from.json")}
     assert taken == cells_of(second) < cells_of(run)
+    took = [line for line in capsys.readouterr().err.splitlines() if "finished cell" in line]
+    same = "with the same settings from runs/first"
+    assert took == [f"bench: took {len(taken)} finished cells {same}"]
 
 
 def test_a_users_rates_run_as_given_beside_the_search(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from msgspec import structs
 from small import contents, run_sweep, small_plan
 
 from harness.cells.workers import Tick
+from harness.engines.base import engine_kind
 from harness.sweep import finished
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.fingerprint import class_sha256, same_cell
-from harness.sweep.finished import TAKEN_FROM, copy_cell, take_finished
+from harness.sweep.finished import TAKEN_FROM, copy_cell, say_taken, take_finished
 from harness.sweep.plan import Cell, SweepPlan
 from servers.basics.errors import CannotWrite
 from servers.variants import behind_routers
@@ -101,19 +102,22 @@ def test_a_measurement_that_failed_a_gate_is_not_taken_from_another_folder(
     seal(RUN / FCFS)
     planned = {FCFS: plan.cell_record(plan.cells()[0])}
     Path("runs/second").mkdir()
-    assert take_finished(planned, Path("runs/second"), live=True) == set()
+    assert take_finished(planned, Path("runs/second"), live=True) == {}
     err = capsys.readouterr().err
     assert mentions(err, "runs/first/fcfs_jps0.5_seed1", "1 failed turn", "reset")
-    assert take_finished(planned, Path("runs/second")) == {FCFS}
+    assert take_finished(planned, Path("runs/second")) == {FCFS: RUN}
 
 
 def test_a_measurement_that_is_taken_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     plan = small_plan("fcfs")
-    run_sweep(plan, RUN, workers=1)
-    Path("runs/second").mkdir()
-    planned = {FCFS: plan.cell_record(plan.cells()[0])}
-    assert take_finished(planned, Path("runs/second"), live=True) == {FCFS}
-    assert capsys.readouterr().err.endswith("from runs/first; --fresh measures them again\n")
+    live = replace(plan, engine=replace(plan.engine, kind=engine_kind("http://127.0.0.1:9")))
+    work = Work(live, Path("runs/second"), taken=[RUN, RUN])
+    for _ in range(2):  # the second call says nothing
+        say_taken([work])
+    assert capsys.readouterr().err == (
+        "bench: took 2 finished cells with the same settings from runs/first; --fresh measures "
+        "them again\n"
+    )
 
 
 def test_without_reuse_no_cell_is_taken() -> None:

@@ -43,8 +43,9 @@ def ran_with(folder: Path, rule: Rule) -> list[str]:
     """Return the seeds of each round."""
     ran: list[str] = []
 
-    def run(settings: SweepSettings) -> tuple[Path, dict[str, str]]:
+    def run(settings: SweepSettings, *, continues: bool) -> tuple[Path, dict[str, str]]:
         seeds = str(settings.seeds)
+        assert continues == bool(ran)
         folder.mkdir(exist_ok=True)
         stored = SweepRecord(
             variants=(), jps=(), seeds=tuple(map(int, seeds.split(","))), baseline="fcfs"
