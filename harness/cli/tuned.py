@@ -33,7 +33,7 @@ from servers.policies.arguments import Value, arguments_text
 from servers.variants import TUNED, split, variant
 
 Settings = Mapping[str, Value]
-Run = Callable[[SweepSettings, Execution], tuple[Path, Mapping[str, str]]]
+Run = Callable[..., tuple[Path, Mapping[str, str]]]
 SEEDS = "1001,1002"
 SEARCHED: tuple[tuple[Settings, ...], ...] = (
     ({"step_tokens": 1024}, {"step_tokens": 8192}),
@@ -48,7 +48,7 @@ def with_tuned(
     settings: SweepSettings, execution: Execution, run: Run, condition: str | None = None
 ) -> tuple[SweepSettings, str | None]:
     """Return the settings, and the condition of `--fail-unless`, with what was found in place of
-    `fcfs-tuned`. `run` runs a sweep and returns its folder and the errors of failed cells."""
+    `fcfs-tuned`. `run` runs a sweep (`run_from_settings`)."""
     items = split(settings.policies)
     if TUNED not in items:
         return settings, condition
@@ -131,9 +131,11 @@ def _search(settings: SweepSettings, execution: Execution, run: Run) -> str:
     execution = replace(execution, out=folder, keep=Keep.NONE)
     print_message(f"fcfs-tuned: searching the settings of fcfs with the seeds {search.seeds}")
     for alternatives in SEARCHED:
+        continues = alternatives is not SEARCHED[0]
         options = _options(best, alternatives, limits)
         tried = list(dict.fromkeys([*tried, *map(_name, options)]))
-        _, failed = run(replace(search, policies=",".join(tried)), execution)
+        of_round = replace(search, policies=",".join(tried))
+        _, failed = run(of_round, execution, continues=continues)
         if failed:
             raise CellFailed(f"--policies fcfs-tuned: cells of its search failed; see {folder}")
         scores = scores_of(folder)

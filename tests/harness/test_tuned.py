@@ -39,6 +39,7 @@ def test_a_machine_with_small_steps_is_tuned_to_larger_ones(tmp_path: Path) -> N
     tried = sum(map(len, SEARCHED))  # 64 turns is the machine's own setting
     assert f"fcfs-tuned: of {tried} settings, fcfs(" in printed
     assert f"The mean JCT of {name} is" in printed
+    assert "finished already" not in printed
     cell = json.loads(next((tmp_path / "run").glob("fcfs-tuned*/cell.json")).read_text())
     assert cell["limits"]["step_tokens"] == found["step_tokens"]
     again, printed = tuned(tmp_path / "run", *small)
@@ -120,7 +121,10 @@ def test_mean_jcts_are_compared_at_the_loads_that_fcfs_sustains_with_every_seed(
 def test_a_search_at_loads_that_fcfs_does_not_sustain_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(tried: SweepSettings, execution: Execution) -> tuple[Path, dict[str, str]]:
+    def run(
+        tried: SweepSettings, execution: Execution, *, continues: bool
+    ) -> tuple[Path, dict[str, str]]:
+        assert not continues
         assert execution.out is not None
         return steady_run(execution.out, {n: {9.0: None} for n in split(tried.policies)}), {}
 
