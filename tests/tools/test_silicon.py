@@ -46,6 +46,14 @@ def second_per_step(*_: object) -> Profile:
     return profile(100, base_ps=base_ps, weights_ps=0, token_ps=0, context_ps=0, pair_ps=0)
 
 
+def test_more_clients_leave_less_kv_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "_fitted", second_per_step)
+    few, many = (predictions._profile(replace(ROW, clients=n)).kv_blocks for n in (256, 512))
+    # On each of two GPUs, 256 more clients take 15 bytes for each of 151,936 tokens in the sampler,
+    # and a step of 256 more tokens 10,240 bytes for each: together 279.5 blocks of 4 MiB.
+    assert few - many in (279, 280)
+
+
 def test_the_errors_of_pairs_are_printed_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,9 +93,8 @@ def closed_loop(
     return Latencies(tuple(ttft_s), tuple(tpot_s))
 
 
-ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
-"""The profile of a GPU, a model and a number of GPUs, with KV in 8 bits or not, without the CPU
-time between steps."""
+ProfileOf = Callable[[Row], Profile]
+"""The profile of the server that was measured, without the CPU time between steps."""
 
 
 def predictions(rows: Sequence[Row]) -> Iterator[Prediction | str]:
@@ -105,7 +104,7 @@ def predictions(rows: Sequence[Row]) -> Iterator[Prediction | str]:
 
 def prediction(row: Row, profile_of: ProfileOf) -> Prediction | str:
     try:
-        tables = profile_of(row.hardware, row.checkpoint, row.gpus, row.kv_fp8)
+        tables = profile_of(row)
     except DoesNotFit:
         return f"the weights leave no KV memory: {row.model} on {row.gpus} x {row.hardware}"
     except UnknownProfile:
@@ -123,13 +122,28 @@ def prediction(row: Row, profile_of: ProfileOf) -> Prediction | str:
     return Prediction(row, fmean(found.ttft_s), fmean(found.tpot_s))
 
 
-@cache
-def _profile(hardware: str, checkpoint: Checkpoint, gpus: int, kv_fp8: bool) -> Profile:
+def _profile(row: Row) -> Profile:
     """As `bench profile --from aiconfigurator` makes it, but with KV in 8 bits if the server had
-    that. Raises UnknownProfile and DoesNotFit."""
-    source, dtype = checkpoint.source, KvCacheDtype.FP8 if kv_fp8 else KvCacheDtype.AUTO
+    that, and with the KV memory that its limits of a step leave. Raises UnknownProfile and
+    DoesNotFit."""
+    dtype = KvCacheDtype.FP8 if row.kv_fp8 else KvCacheDtype.AUTO
+    memory = analytic_profile(
+        row.hardware,
+        row.checkpoint.source,
+        gpus=row.gpus,
+        kv_cache_dtype=dtype,
+        max_num_seqs=row.clients,
+        step_tokens=row.step_tokens,
+    )
+    fitted = _fitted(row.hardware, row.checkpoint, row.gpus, dtype)
+    return replace(fitted, kv_blocks=memory.kv_blocks)
+
+
+@cache
+def _fitted(hardware: str, checkpoint: Checkpoint, gpus: int, dtype: KvCacheDtype) -> Profile:
+    source = checkpoint.source
     profile = analytic_profile(hardware, source, gpus=gpus, kv_cache_dtype=dtype)
-    formats = {"kvcache_quant_mode": "fp8" if kv_fp8 else "bfloat16"}
+    formats = {"kvcache_quant_mode": "fp8" if dtype is KvCacheDtype.FP8 else "bfloat16"}
     if checkpoint.products is not None:
         formats["gemm_quant_mode"] = checkpoint.products
     times, tables = open_tables(hardware, source, gpus, None, formats)
