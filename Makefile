@@ -105,9 +105,10 @@ world: .venv/installed-test  ## predict public runs of agents again, and write t
 	$(BIN)/python -m tools.world runs/experiments/world-*
 	$(BIN)/python -m tools.reference_tables
 
-reference: .venv/installed-test  ## regenerate the tables of docs/reference; RUNS='runs/one runs/two' adds sweeps to its results
+reference: .venv/installed-test  ## regenerate the tables of docs/reference and docs/agentx.svg; RUNS='runs/one runs/two' adds sweeps to its results
 	$(BIN)/python -m tools.results_tables $(RUNS)
 	$(BIN)/python -m tools.reference_tables
+	$(BIN)/python -m tools.agentx_picture
 	$(BIN)/python -m tools.run_folder_page
 
 coverage: .venv/installed turnstile_core/core.json  ## measure how often intervals of three seeds hold the truth: SEEDS=1..60, some minutes

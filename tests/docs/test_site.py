@@ -13,8 +13,9 @@ import yaml
 
 from harness.cli.main import COMMANDS
 from tests.docs.pages import DOCS, GENERATED, ROOT
+from tools import agentx_picture, reference_tables
 from tools import command_reference as reference
-from tools import reference_tables
+from tools.agentx import read_agentx
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,11 @@ def test_the_command_line_reference_has_every_command_with_its_options() -> None
 def test_generated_tables_are_current(path: Path) -> None:
     text = path.read_text()
     assert reference_tables.page(text) == text, "run: make reference"
+
+
+def test_the_picture_of_agentx_is_current() -> None:
+    drawn = agentx_picture.picture(read_agentx())
+    assert agentx_picture.FILE.read_text() == drawn, "run: make reference"
 
 
 def test_every_generated_table_is_on_a_page() -> None:
