@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from reports.answer.findings import untuned
 from reports.answer.noise import is_noise_covered
 from reports.answer.provenance import without_name
 from reports.answer.starvation import starvation
@@ -64,6 +65,7 @@ def caveats_of(
         *pauses(results.jobs, sweep),
         *_growing(points, results),
         *_more_scheduling_time(points, sweep),
+        *untuned(sweep),
     ]
 
 

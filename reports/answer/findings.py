@@ -1,6 +1,6 @@
 """Writes findings that follow the headline: the possible gain, where the choice makes no
 difference, what no schedule can beat (docs/design/statistics.md, "Lower bound"), and the comparison
-with `fcfs-tuned`, stock vLLM with settings that were searched.
+with `fcfs-tuned`, stock vLLM with settings that were searched, or the caveat that there is none.
 
 In: points and capacities. Out: sentences, or none if a bound is unknown.
 """
@@ -20,9 +20,11 @@ from reports.statistics.points import Comparison, Point
 from servers.basics.phrasing import listed, seconds, share, times
 from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
-from servers.variants import TUNED
+from servers.variants import LIMITS, TUNED
 
 Ratios = Sequence[tuple[str, Estimate]]
+STOCK = "fcfs"
+VLLM_IN_VIRTUAL_TIME = ("sim", "vllm-virtual")
 
 
 def tuned_of(sweep: SweepRecord) -> str | None:
@@ -33,6 +35,26 @@ def tuned_of(sweep: SweepRecord) -> str | None:
         if base.startswith(f"{TUNED}(") and behind == router and variant.name != sweep.baseline:
             return variant.name
     return None
+
+
+def untuned(sweep: SweepRecord) -> list[str]:
+    """Return a caveat if gains over stock vLLM in virtual time are not also over one with other
+    settings, whether they were searched or given."""
+    others = [v for v in sweep.variants if not v.reference and v.name != sweep.baseline]
+    is_stock = sweep.baseline.partition("@")[0] == STOCK
+    if sweep.engine not in VLLM_IN_VIRTUAL_TIME or not is_stock or not others:
+        return []
+    if any(v.offload is None and _has_settings(v.name) for v in others):
+        return []
+    return [
+        f"Gains over a tuned vLLM were not measured: add {TUNED} to --policies, which first"
+        " searches the best settings for this machine and load."
+    ]
+
+
+def _has_settings(name: str) -> bool:
+    base, _, arguments = name.partition("(")
+    return base in (STOCK, TUNED) and any(f"{setting}=" in arguments for setting in LIMITS)
 
 
 def capacities_against_tuned(

@@ -378,6 +378,35 @@ def test_few_programs_that_are_repeated_are_a_caveat(
 
 
 @pytest.mark.parametrize(
+    ("names", "fields", "says"),
+    [
+        (["fcfs", "turnstile"], {}, True),
+        (["fcfs", "turnstile"], {"engine": "vllm-virtual"}, True),
+        (["fcfs@sticky", "turnstile@sticky"], {"baseline": "fcfs@sticky"}, True),
+        (["fcfs", "fcfs(victim=lcf)"], {}, True),
+        (["fcfs", "turnstile(long_prefill=512)"], {}, True),
+        (["fcfs", "fcfs(step_tokens=8192)", "turnstile"], {}, False),
+        (["fcfs", "fcfs-tuned(long_prefill=0)", "turnstile"], {}, False),
+        (["continuum", "turnstile"], {"baseline": "continuum"}, False),
+        (["fcfs"], {}, False),
+        (["fcfs", "clairvoyant"], {}, False),
+        (["fcfs", "turnstile"], {"engine": "vllm"}, False),
+        (["fcfs", "lpm"], {"engine": "sglang-sim"}, False),
+    ],
+)
+def test_a_gain_over_stock_vllm_in_virtual_time_says_that_no_tuned_one_was_measured(
+    tmp_path: Path, names: list[str], fields: dict[str, Any], says: bool
+) -> None:
+    run = write_sweep(tmp_path, names, workload=workload(idle(10.0)), **fields)
+    write_cell(run, names[0], idle(10.0))
+    loaded = load_run(run)
+    for at_rates in (True, False):
+        caveats = caveats_of([], collect(loaded), loaded.sweep, at_rates=at_rates)
+        found = [each for each in caveats if each.startswith("Gains over a tuned vLLM")]
+        assert [mentions(each, "fcfs-tuned", "--policies") for each in found] == [True] * says
+
+
+@pytest.mark.parametrize(
     ("shape", "says"),
     [
         (
