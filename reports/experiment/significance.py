@@ -106,12 +106,12 @@ def _with_extremes(
 
 def _p_within(value: Value, least: float | None, most: float | None) -> float:
     """Return the probability of these numbers or clearer ones if the truth is outside the bounds.
-    A number that equals a bound is within it."""
-    tails = (
-        0.0 if least is None else 1 - value.low_tail(least),
-        0.0 if most is None else value.low_tail(most),
-    )
-    return max(0.0 if tail == EXACT and value.is_exact else tail for tail in tails)
+    A number that equals a bound is within it. NaN with one seed, which has no probability."""
+    below = 0.0 if least is None else 1 - value.low_tail(least)
+    above = 0.0 if most is None else value.low_tail(most)
+    if math.isnan(below + above):
+        return math.nan
+    return max(0.0 if tail == EXACT and value.is_exact else tail for tail in (below, above))
 
 
 def _p_outside(value: Value, least: float | None, most: float | None) -> float:

@@ -98,8 +98,9 @@ def test_a_common_factor_of_a_seed_cancels_in_a_ratio() -> None:
     assert judge(gain(least=1.5), {"arm": frame}).outcome is HOLDS
 
 
-def test_one_seed_says_nothing() -> None:
-    found = judge(gain(least=1.0), {"arm": gains(9.0)})
+@pytest.mark.parametrize("bounds", [{"least": 1.0}, {"most": 1.0}, {"least": 8.0, "most": 10.0}])
+def test_one_seed_says_nothing(bounds: dict[str, float]) -> None:
+    found = judge(gain(**bounds), {"arm": gains(9.0)})
     assert (found.outcome, found.ours) == (OPEN, "9.00x (one seed)")
 
 
