@@ -7,7 +7,7 @@ rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pandas as pd
@@ -30,7 +30,7 @@ from reports.answer.findings import (
     no_difference,
     possible_gain,
 )
-from reports.answer.headline import NEGLIGIBLE, Contender, Ranking
+from reports.answer.headline import MOST_NAMES, NEGLIGIBLE, Contender, Ranking
 from reports.answer.left_out import points_left_out, so_far, valid_points
 from reports.answer.provenance import provenance as provenance_of
 from reports.loads import AGENTS
@@ -45,7 +45,7 @@ from reports.statistics.points import (
     seeds_without_steady,
     with_unstable,
 )
-from servers.basics.phrasing import seconds
+from servers.basics.phrasing import listed, seconds
 from servers.policies.base import UNLIMITED_KV
 from servers.records.sweep import SweepRecord
 
@@ -111,6 +111,7 @@ def answer(
     shown = [p for p in with_unstable(measured, results) if not p.failed_gates]
     lost = [p for p in at_load(shown, load) if p.unstable and not p.reference]
     winner = min([p for p in there if not p.saturated] or there, key=mean_s)
+    behind = [p for p in there if p.saturated and mean_s(p) < mean_s(winner)]
     base = next((p for p in here if p.variant == baseline), None)
     possible, reference_finding = possible_gain(here, base, winner)
     versus = _versus(sweep)
@@ -132,7 +133,10 @@ def answer(
         *distance_from_bound(points, load),
         *no_difference(shown, baseline, short=bool(short)),
     ]
-    sentences = [_ranking(winner, level, base, len(there) + len(lost), sweep).sentence()]
+    ranking = _ranking(winner, level, base, len(there) + len(lost), sweep)
+    sentences = [replace(ranking, is_better=KEEPS_UP).sentence() if behind else ranking.sentence()]
+    if behind:
+        sentences.append(_behind(sorted(behind, key=mean_s)))
     if not lost and (alone := _alone(there, measured, sweep)):
         sentences.append(alone)
     elif base is None:
@@ -200,6 +204,14 @@ def _one_job(there: Sequence[Point], noun: str) -> str:
         f"One job cannot distinguish {noun}s, because it has the server to itself: it took"
         f" {took}. Use more programs."
     )
+
+
+KEEPS_UP = "that finishes jobs as fast as they arrive is faster"
+
+
+def _behind(points: Sequence[Point]) -> str:
+    names = listed([f"{p.variant} ({_jct(p)})" for p in points], at_most=MOST_NAMES)
+    return f"It is shorter with {names}, but there jobs arrive faster than they finish."
 
 
 def _alone(there: Sequence[Point], measured: Sequence[Point], sweep: SweepRecord) -> str:

@@ -204,6 +204,16 @@ def test_a_saturated_variant_does_not_win_while_another_keeps_up(tmp_path: Path)
     found = answer_of(run)
     assert found.winner is not None
     assert (found.winner.variant, found.winner.saturated) == ("continuum", False)
+    behind = "It is shorter with autellix (20.0 s), but there jobs arrive faster than they finish."
+    assert found.headline.endswith(behind)
+
+
+def test_no_variant_is_called_the_fastest_without_the_saturated_ones_that_are_faster(
+    tmp_path: Path,
+) -> None:
+    run = run_of(tmp_path, fcfs=idle(25.0), continuum=idle(50.0), autellix=swamped(2.0))
+    keeps_up = "No scheduler that finishes jobs as fast as they arrive is faster than fcfs"
+    assert mentions(answer_of(run).headline, keeps_up, "shorter with autellix (20.0 s)")
 
 
 def test_a_variant_is_saturated_if_it_is_in_one_seed(tmp_path: Path) -> None:
