@@ -109,7 +109,7 @@ def _by_other_code(results: Results) -> list[str]:
     cells = counted(results.by_other_code, "cell")
     return [
         f"Another version of Turnstile computed the numbers of {cells}, whose turns were not kept."
-        " Run the same sweep again to recompute them."
+        " Run the same sweep in a new folder (--out) to recompute them."
     ]
 
 
