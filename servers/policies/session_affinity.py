@@ -25,7 +25,7 @@ class SessionAffinity(Policy):
     name = "session-affinity"
     source = "vLLM PR #51384"
     needs: ClassVar[tuple[Need, ...]] = ("ends of programs",)
-    checked: ClassVar[str] = "no: the cache is estimated"
+    checked: ClassVar[str] = "no: hits are not required"
     reranks: ClassVar[bool] = True
 
     def __init__(
