@@ -113,8 +113,10 @@ def print_measured(measured: Measured) -> None:
 def show_profile(machine: Machine, as_json: bool) -> None:
     """Raises InvalidInput."""
     refuse_list(machine)
-    if machine.step_tokens < 1:
-        raise InvalidInput(f"--step-tokens {machine.step_tokens}: must be at least 1")
+    limits = ("--step-tokens", machine.step_tokens), ("--max-num-seqs", machine.max_num_seqs)
+    for option, value in limits:
+        if value < 1:
+            raise InvalidInput(f"{option} {value}: must be at least 1")
     found = resolve_profile(machine)
     profile, file = found.profile(), found.file
     remarks = file.notes() if file else found.notes

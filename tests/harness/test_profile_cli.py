@@ -62,6 +62,7 @@ URL = "http://127.0.0.1:9"
         ("profile --show --out p.json", "--out: not supported with --show; remove it"),
         ("profile --json", "--json: only with --show; remove it"),
         ("profile --show --step-tokens 0", "--step-tokens 0: must be at least 1"),
+        ("profile --show --max-num-seqs 0", "--max-num-seqs 0: must be at least 1"),
     ],
 )
 def test_invalid_input_is_refused_in_one_line(
@@ -201,6 +202,16 @@ def test_show_says_that_step_times_of_a_pipeline_are_those_of_a_stage() -> None:
 def test_show_prints_twice_the_kv_memory_in_fp8() -> None:
     shown = show("--hardware", "h100", "--kv-cache-dtype", "fp8").splitlines()
     assert "KV memory\t897,568 tokens" in shown
+
+
+def test_show_prints_the_kv_memory_that_larger_steps_leave() -> None:
+    """768 turns take 15 bytes more for each entry of the vocabulary, and 6,144 tokens 2 bytes more
+    for each of 2,048 values. A token of KV has 98,304 bytes."""
+    machine = "--hardware", "h100", "--model", "qwen3-30b-a3b", "--json"
+    plain = json.loads(show(*machine))
+    large = json.loads(show(*machine, "--max-num-seqs", "1024", "--step-tokens", "8192"))
+    missing = (768 * 151_936 * 15 + 6144 * 2048 * 2) / 98_304
+    assert plain["kv_tokens"] - large["kv_tokens"] == pytest.approx(missing, abs=16)
 
 
 def test_show_prints_json_with_the_points_of_the_table() -> None:

@@ -20,7 +20,7 @@ OF_A_PRINTED_PROFILE = ("step_times", "scheduling", "layout", "json")
 NOT_OF_A_PRINTED_PROFILE = AllBut(
     *OF_A_PRINTED_PROFILE,
     *("show", "hardware", "model", "kv_cache_dtype", "gpus", "kv_blocks", "max_model_len"),
-    "step_tokens",
+    *("max_num_seqs", "step_tokens"),
 )
 NOT_OF_TABLES = AllBut(
     *("from_", "hardware", "backend_version", "model", "out", "vllm_python"),
