@@ -19,11 +19,11 @@ from reports.statistics.capacities import VariantCapacity, from_seeds
 from reports.statistics.points import Comparison, Point
 from servers.basics.phrasing import listed, seconds, share, times
 from servers.policies.base import UNLIMITED_KV
+from servers.policies.fcfs import Fcfs
 from servers.records.sweep import SweepRecord
 from servers.variants import LIMITS, TUNED
 
 Ratios = Sequence[tuple[str, Estimate]]
-STOCK = "fcfs"
 VLLM_IN_VIRTUAL_TIME = ("sim", "vllm-virtual")
 
 
@@ -41,7 +41,7 @@ def untuned(sweep: SweepRecord) -> list[str]:
     """Return a caveat if gains over stock vLLM in virtual time are not also over one with other
     settings, whether they were searched or given."""
     others = [v for v in sweep.variants if not v.reference and v.name != sweep.baseline]
-    is_stock = sweep.baseline.partition("@")[0] == STOCK
+    is_stock = sweep.baseline.partition("@")[0] == Fcfs.name
     if sweep.engine not in VLLM_IN_VIRTUAL_TIME or not is_stock or not others:
         return []
     if any(v.offload is None and _has_settings(v.name) for v in others):
@@ -54,7 +54,7 @@ def untuned(sweep: SweepRecord) -> list[str]:
 
 def _has_settings(name: str) -> bool:
     base, _, arguments = name.partition("(")
-    return base in (STOCK, TUNED) and any(f"{setting}=" in arguments for setting in LIMITS)
+    return base in (Fcfs.name, TUNED) and any(f"{setting}=" in arguments for setting in LIMITS)
 
 
 def capacities_against_tuned(

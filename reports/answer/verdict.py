@@ -7,7 +7,7 @@ rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import pandas as pd
@@ -133,8 +133,9 @@ def answer(
         *distance_from_bound(points, load),
         *no_difference(shown, baseline, short=bool(short)),
     ]
-    ranking = _ranking(winner, level, base, len(there) + len(lost), sweep)
-    sentences = [replace(ranking, is_better=KEEPS_UP).sentence() if behind else ranking.sentence()]
+    is_better = KEEPS_UP if behind else "is faster"
+    ranking = _ranking(winner, level, base, len(there) + len(lost), sweep, is_better)
+    sentences = [ranking.sentence()]
     if behind:
         sentences.append(_behind(sorted(behind, key=mean_s)))
     if not lost and (alone := _alone(there, measured, sweep)):
@@ -165,7 +166,12 @@ def _versus(sweep: SweepRecord) -> Callable[[pd.DataFrame, pd.DataFrame], Compar
 
 
 def _ranking(
-    winner: Point, level: Sequence[Point], base: Point | None, everyone: int, sweep: SweepRecord
+    winner: Point,
+    level: Sequence[Point],
+    base: Point | None,
+    everyone: int,
+    sweep: SweepRecord,
+    is_better: str,
 ) -> Ranking:
     """`level`: the variants that tie with the winner. `everyone`: how many were compared."""
     best, tie = [winner, *level], f"are not distinguished with {noise.in_words(sweep)}"
@@ -188,7 +194,7 @@ def _ranking(
         noun=noun_of(sweep),
         place=f"{'at' if winner.load[:1].isdigit() else 'with arrivals'} {winner.load}",
         has="has a mean job completion time (JCT) of",
-        is_better="is faster",
+        is_better=is_better,
         as_many="as fast",
     )
 
