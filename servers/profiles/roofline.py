@@ -83,7 +83,8 @@ def analytic_profile(
     use = MemoryUse(
         utilization=gpu_memory_utilization, max_num_seqs=max_num_seqs, step_tokens=step_tokens
     )
-    n = default_gpus(gpu, llm, use) if gpus is None else gpus
+    # Without the limits of a step, as in `gpus_for`, so that a run has one number.
+    n = default_gpus(gpu, llm, MemoryUse(utilization=use.utilization)) if gpus is None else gpus
     whole, ranks, shares = llm, 1, [llm]
     if layout == Layout.DP_ATTN:
         ranks, n, llm = n, 1, rank_of(llm, n)

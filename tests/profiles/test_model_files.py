@@ -11,6 +11,7 @@ import pytest
 from servers.basics.errors import DoesNotFit, InvalidInput, TurnstileError
 from servers.profiles import MODELS, analytic_profile, model
 from servers.profiles.files import notes_for, profile_for
+from servers.profiles.kv_budget import gpus_for
 from servers.profiles.models.files import model_name
 from servers.profiles.models.listed import model_copy
 from tests.profiles.test_model_config import DENSE
@@ -99,6 +100,14 @@ def test_a_config_runs_on_the_fewest_gpus_with_room_for_it(config: str, gpus: in
         analytic_profile("h100", config, gpus=gpus),
     )
     assert ours.kv_blocks == listed.kv_blocks
+
+
+def test_the_limits_of_a_step_do_not_change_the_number_of_gpus() -> None:
+    """8,192 turns need 14.7 GiB for sampling, which leaves no KV beside 15 GiB of weights."""
+    Path("mine.json").write_text(json.dumps(dict(MODELS["llama-3.1-8b"].config)))
+    assert gpus_for("rtx-5090", "mine.json", None) == 1
+    with pytest.raises(DoesNotFit, match=r"1 x rtx-5090: .* use --gpus 2"):
+        analytic_profile("rtx-5090", "mine.json", max_num_seqs=8192, step_tokens=8192)
 
 
 def test_a_model_that_does_not_fit_names_machines_on_which_it_would() -> None:
