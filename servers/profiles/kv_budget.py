@@ -31,8 +31,8 @@ NCCL_BYTES = int(1.85 * GIB)
 """Communication buffers per GPU that all-reduces or all-to-alls need."""
 CUDA_GRAPH_BYTES = int(0.46 * 2**20)
 """Memory of the CUDA graphs of one layer for one size of a batch, as vLLM estimates it."""
-MAX_CAPTURED = 512
-"""The largest batch for which vLLM captures CUDA graphs by default."""
+CAPTURED = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+"""The sizes of batches for which vLLM captures CUDA graphs by default."""
 TENSOR_PARALLEL = (1, 2, 4, 8)
 MIN_CONTEXT_TOKENS = 2048
 """A model fits on a machine if the KV memory has room for this many tokens."""
@@ -63,7 +63,7 @@ def kv_budget_bytes(gpu: Hardware, llm: Model, gpus: int, use: MemoryUse = DEFAU
     over the GPUs (vLLM 0.32, `v1/worker/gpu_worker.py`); negative if the weights do not fit."""
     buffers = activation_bytes(llm, gpus, use) + NON_TORCH_BYTES + (NCCL_BYTES if gpus > 1 else 0)
     graphs = cuda_graph_bytes(llm, use.max_num_seqs)
-    left: int = int(gpu.memory_bytes * use.utilization) - buffers - graphs
+    left = int(gpu.memory_bytes * use.utilization) - buffers - graphs
     return gpus * left - llm.weight_bytes_on(gpus)
 
 
@@ -77,12 +77,10 @@ def activation_bytes(llm: Model, gpus: int, use: MemoryUse) -> int:
 
 
 def cuda_graph_bytes(llm: Model, max_num_seqs: int) -> int:
-    """Return what vLLM sets aside on each GPU since 0.21. It captures batches of 1, 2, 4, multiples
-    of 8 below 256, and multiples of 16, up to twice `max_num_seqs`."""
-    largest = min(2 * max_num_seqs, MAX_CAPTURED)
-    sizes = sum(size <= largest for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
-    total: int = llm.layers * sizes * CUDA_GRAPH_BYTES
-    return total
+    """Return what vLLM sets aside on each GPU since 0.21. It captures batches of up to twice
+    `max_num_seqs`."""
+    sizes = len([size for size in CAPTURED if size <= 2 * max_num_seqs])
+    return sizes * llm.layers * CUDA_GRAPH_BYTES
 
 
 def default_gpus(gpu: Hardware, llm: Model, use: MemoryUse = DEFAULT_USE) -> int:
