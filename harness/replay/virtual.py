@@ -221,7 +221,7 @@ class Replay:
     def _ended(self, served: Served) -> None:
         run, record = self._sent.pop(served)
         _refuse_changed_request(served)
-        _measure(record, served, self.engine.profile.request_ps)
+        _measure(record, served, self.engine.profile.request_ps + served.request_ps)
         if len(self._contents) > 1:
             record.replica = served.replica
             held_ps = served.prefilled.held_ps if served.prefilled else 0
@@ -270,10 +270,11 @@ def _refuse_changed_request(served: Served) -> None:
 
 
 def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
-    """Complete the record. The fixed time of a request counts as prefill, as a live client would
-    measure it."""
+    """Complete the record. The time of a request before the engine's queue counts as prefill, as a
+    live client would measure it."""
     spent, hits = served.spent_ps, served.hits
     if (prefilled := served.prefilled) is not None:
+        request_ps += prefilled.request_ps
         _measure_transfer(record, served)
         hits = prefilled.hits
         spent = [a + b for a, b in zip(prefilled.spent_ps, served.spent_ps, strict=True)]

@@ -118,7 +118,8 @@ def machine_of(cell: CellRun) -> IdleMachine | None:
 def _plausible(profile: Profile) -> bool:
     numbers = [
         *(profile.base_ps, profile.weights_ps, profile.token_ps, profile.sequence_ps),
-        *(profile.context_ps, profile.pair_ps, profile.request_ps, profile.load_token_ps),
+        *(profile.context_ps, profile.pair_ps, profile.load_token_ps),
+        *(profile.request_ps, profile.request_token_ps),
     ]
     if isinstance(profile, TableProfile):
         numbers += [profile.decode_ps, profile.prefill_ps, profile.mean_context_ps]
@@ -210,8 +211,8 @@ def attention_ps(work: LeastWork, machine: IdleMachine) -> Column:
 
 def least_turn_s(turns: Turns, machine: IdleMachine) -> Floats:
     """Return the least time from sending each turn to its last token."""
-    request_s = machine.profile.request_ps / PS_PER_S
-    work = work_of(turns, machine)
+    work, profile = work_of(turns, machine), machine.profile
+    request_s = (profile.request_ps + work.prompt * profile.request_token_ps) / PS_PER_S
     first_s = prefill_s(work, machine)
     # The last chunk passes the other stages too. Of several chunks, it may have one token.
     last_s = np.where(work.new > machine.step_tokens, machine.least_fixed_s[0], first_s)

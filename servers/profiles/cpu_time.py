@@ -1,5 +1,5 @@
-"""CPU time of vLLM between the steps of the GPU, what an offload tier adds to it, and the
-sources of step times.
+"""CPU time of vLLM between the steps of the GPU and before them, what an offload tier adds to it,
+and the sources of step times.
 
 docs/reference/profiles.md has the sources and the measurements. Times are whole picoseconds.
 """
@@ -34,7 +34,8 @@ class Scheduling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """Time that the engine's CPU thread adds to the steps of the GPU."""
+    """Time that the engine's CPU thread adds to the steps of the GPU, and that of the API server
+    before them."""
 
     step_ps: int
     """CPU time of each step without an offload tier."""
@@ -47,7 +48,16 @@ class CpuTime:
     sequence_ps: int = 0
     """CPU time of each turn in a step for which the GPU waits: to prepare its inputs, and to
     process and send its token. Under asynchronous scheduling most of it overlaps with the GPU."""
+    request_ps: int = 0
+    """CPU time of the API server for a request with an empty prompt."""
+    request_token_ps: int = 0
+    """CPU time of the API server for each token of a prompt."""
 
+
+REQUEST_PS = 1_900_000_000
+REQUEST_TOKEN_PS = 1_500_000
+"""The median of published times of tokenizers, 1.15 µs per token, times the ratio of all work to
+that of the tokenizer that was measured on vLLM for CPUs."""
 
 CPU_TIME: Mapping[Scheduling, CpuTime] = {
     Scheduling.ASYNC: CpuTime(
@@ -56,6 +66,8 @@ CPU_TIME: Mapping[Scheduling, CpuTime] = {
         load_ps=1_350_000_000,
         load_token_ps=270_000,
         sequence_ps=14_000_000,
+        request_ps=REQUEST_PS,
+        request_token_ps=REQUEST_TOKEN_PS,
     ),
     Scheduling.SYNC: CpuTime(
         step_ps=950_000_000,
@@ -63,6 +75,8 @@ CPU_TIME: Mapping[Scheduling, CpuTime] = {
         load_ps=0,
         load_token_ps=0,
         sequence_ps=50_000_000,
+        request_ps=REQUEST_PS,
+        request_token_ps=REQUEST_TOKEN_PS,
     ),
 }
 """`ASYNC`: published times per token minus operator tables, and measured costs of the tier. `SYNC`:
@@ -78,6 +92,8 @@ def with_cpu_time(profile: P, cpu: CpuTime, *, ahead: bool, offload: bool) -> P:
     profile = replace(
         profile,
         base_ps=profile.base_ps + cpu.step_ps,
+        request_ps=profile.request_ps + cpu.request_ps,
+        request_token_ps=cpu.request_token_ps,
         sequence_ps=profile.sequence_ps + cpu.sequence_ps,
         schedules_ahead=ahead,
     )

@@ -124,12 +124,14 @@ class Measured(StrictModel):
 
     def cpu_time(self, scheduling: Scheduling) -> CpuTime:
         """Return the CPU time to add to the profile. Measured steps, and steps of operator tables
-        with a `base_ps`, already include the CPU time of a step, and measured reloads that of a
-        load."""
+        with a `base_ps`, already include the CPU time of a step, measured prompts that of the API
+        server, and measured reloads that of a load."""
         if self.cpu is not None:
             return self.cpu
-        cpu = CPU_TIME[scheduling]
-        if self.provenance == "measured" or self.steps.base_ps > 0:
+        cpu, is_measured = CPU_TIME[scheduling], self.provenance == "measured"
+        if is_measured:
+            cpu = replace(cpu, request_ps=0, request_token_ps=0)
+        if is_measured or self.steps.base_ps > 0:
             cpu = replace(cpu, step_ps=0, sequence_ps=0)
         return cpu if self.reload is None else replace(cpu, load_ps=0, load_token_ps=0)
 

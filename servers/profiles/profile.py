@@ -93,6 +93,9 @@ class Profile(KvMemory):
     dram_bytes_per_s: float
     """Bandwidth from host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
+    request_token_ps: int = field(default=0, kw_only=True)
+    """Time of the API server for each token of a prompt, before it is in the engine's queue: chat
+    template, tokenizer and block hashes. It processes one prompt after the other."""
     load_ps: int = field(default=0, kw_only=True)
     """CPU time of the admission of a turn that loads KV from a tier. The step of its batch takes
     this much longer, and the read starts after it."""

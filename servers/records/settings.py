@@ -80,6 +80,7 @@ class ProfileRecord(Record, kw_only=True, frozen=True):
     context_ps: Integer | None = None
     pair_ps: Integer | None = None
     request_ps: Integer | None = None
+    request_token_ps: Integer = 0
     dram_bytes_per_s: Number | None = None
     ssd_bytes_per_s: Number | None = None
     kv_groups: tuple[Integer | None, ...] = (None,)

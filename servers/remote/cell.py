@@ -83,6 +83,7 @@ class CellEngine:
             hits=sequence.hits,
             pinned_hit=sequence.pinned_hit,
             preemptions=sequence.preemptions,
+            request_ps=sequence.request_ps,
             spent_ps=sequence.spent_ps,
             first_token_ps=sequence.first_token_ps,
             finished_ps=sequence.finished_ps,

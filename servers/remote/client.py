@@ -168,6 +168,7 @@ RESULTS = (
     "hits",
     "pinned_hit",
     "preemptions",
+    "request_ps",
     "spent_ps",
     "first_token_ps",
     "finished_ps",

@@ -31,13 +31,13 @@ class SteppedEngine(ABC):
         self.now_ps = self.steps = self.strides = 0
         self._step_tokens = limits.step_tokens
         self._on_end, self._on_event = on_end, on_event
-        self._due = DueTurns()
+        self._due = DueTurns(profile.request_token_ps)
         self._stopped = False
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
         refuse_unfit(submission, self.profile, self._step_tokens)
         sequence = Sequence(submission, at_ps)
-        self._due.add(at_ps, sequence)
+        self._due.send(at_ps, sequence)
         return sequence
 
     def take_back(self, sequence: Sequence) -> None:

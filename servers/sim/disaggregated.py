@@ -83,10 +83,5 @@ class DisaggregatedFleet(Fleet):
         link, engine = self._links[index - self._decoders], self.engines[index]
         done_ps = max(link.read(blocks, now_ps), now_ps + 1)
         engine.free_sent(prefilled, done_ps)
-        if engine.is_busy:
-            self._shorten(index, done_ps)
-            return done_ps
-        due_ps = self._due_ps[index]
-        if due_ps is None or done_ps < due_ps:
-            self._set_due(index, done_ps)
+        self._wake(index, done_ps)
         return done_ps

@@ -66,7 +66,7 @@ class Engine:
         self._tokens_ps: dict[int, int] = {}
         """`profile.tokens_ps` by number of tokens."""
         self._requests = 0
-        self._due = DueTurns()
+        self._due = DueTurns(profile.request_token_ps)
         """A sequence that has arrived is due for its abort, and one that is being sent for the end
         of that."""
         self._ended_programs: list[str] = []
@@ -111,15 +111,15 @@ class Engine:
         return 1
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
-        """Queue a turn for arrival at `at_ps`. Raises InvalidInput if it could never run."""
+        """Send a turn at `at_ps`. Raises InvalidInput if it could never run."""
         refuse_unfit(submission, self.profile, self.scheduler.limits.step_tokens)
         sequence = Sequence(submission, at_ps)
         self.deliver(sequence, at_ps)
         return sequence
 
     def deliver(self, sequence: Sequence, at_ps: int) -> None:
-        """Queue a turn that fits for arrival at `at_ps`."""
-        self._due.add(at_ps, sequence)
+        """Send a turn that fits at `at_ps`."""
+        self._due.send(at_ps, sequence)
 
     def abort(self, sequence: Sequence, at_ps: int) -> None:
         """Cancel a turn at `at_ps`, after its arrival. This has no effect once it has ended."""
@@ -132,6 +132,11 @@ class Engine:
     def free_sent(self, sequence: Sequence, at_ps: int) -> None:
         """End a turn that `sends_kv` at `at_ps`, when its KV has been sent."""
         self._due.add(at_ps, sequence)
+
+    def next_event_ps(self, now_ps: int) -> int:
+        """Return when it takes what was last sent to it: a turn, or the end of a program."""
+        next_ps = None if self._ended_programs else self._due.next_ps
+        return now_ps if next_ps is None else max(now_ps, next_ps)
 
     def usage(self) -> EngineUsage:
         tiers = {tier.name: tier.used for tier in self.scheduler.reloads.tiers}

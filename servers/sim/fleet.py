@@ -177,11 +177,18 @@ class Fleet:
             heapq.heappush(self._due, (at_ps, index))
 
     def _interrupt(self, index: int) -> None:
-        """End the engine's stride at its current step, so that it sees a new event."""
+        """Let the engine see what was sent to it."""
+        self._wake(index, self.engines[index].next_event_ps(self.now_ps))
+
+    def _wake(self, index: int, at_ps: int) -> None:
+        """Let the engine see a new event at `at_ps`: end its stride, or begin a batch then."""
+        due_ps = self._due_ps[index]
         if self.engines[index].is_busy:
-            self._shorten(index, self.now_ps)
-        else:
+            self._shorten(index, at_ps)
+        elif at_ps <= self.now_ps:
             self._begin.add(index)
+        elif due_ps is None or at_ps < due_ps:
+            self._set_due(index, at_ps)
 
     def _shorten(self, index: int, at_ps: int) -> None:
         """End the batch of a busy engine with its first step that ends at `at_ps` or later."""

@@ -61,8 +61,11 @@ class LockstepFleet(Fleet):
             engine.keep_pace(pace)
             self._set_due(index, engine.due_ps)
 
-    def _interrupt(self, index: int) -> None:
-        self._begin.add(index)
+    def _wake(self, index: int, at_ps: int) -> None:
+        if self.engines[index].is_busy:
+            self._begin.add(index)
+        else:
+            super()._wake(index, at_ps)
 
 
 def common_pace(paces: Sequence[Pace], experts: ExpertTimes) -> Pace:

@@ -130,6 +130,7 @@ class Sequence(EngineTurn):
         "preemptions",
         "prefilled",
         "replica",
+        "request_ps",
         "sends_kv",
         "since_ps",
         "spent_ps",
@@ -166,6 +167,8 @@ class Sequence(EngineTurn):
         """The replica that serves it."""
         self.held_ps = 0
         """How long the router held it back, which is part of its time in the queue."""
+        self.request_ps = 0
+        """Its time in the API server of its engine."""
         self.sends_kv = False
         """Whether the engine computes the prompt only, and keeps the KV until it was sent."""
         self.prefilled: Sequence | None = None
@@ -185,6 +188,12 @@ class Sequence(EngineTurn):
     def target(self) -> int:
         """Number of tokens whose KV is needed to sample the next token."""
         return self.view.prompt_tokens + self.view.output_tokens
+
+    def processed(self, sent_ps: int, at_ps: int) -> None:
+        """Record its time in the API server, before it arrives."""
+        self.request_ps = at_ps - sent_ps
+        self.since_ps += self.request_ps
+        self.view.arrival_s = seconds(at_ps)
 
     def repeats(self, start: PromptStart) -> bool:
         return shares_blocks(self.owner.path, start.content, start.blocks)

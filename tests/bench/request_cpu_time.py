@@ -3,11 +3,13 @@
     .venv-vllm/bin/python -m tests.bench.request_cpu_time [REQUESTS]
 
 Needs a vLLM for CPUs (`make vllm`). Requests for one streamed token are sent one at a time to a
-server with a tiny model, with prompts of token ids and of text (a token per character), in a new
-random order in each round. Times are CPU milliseconds of the server's process, without that of the
-engine, which is a process of its own: HTTP, validation, tokenizer, transfer to the engine, and the
-answer. Time that the server waits is not CPU time. The last column is the CPU time of the hashes of
-a prompt's blocks, which the engine's process computes when the request arrives.
+server with a tiny model, as token ids, text and chat messages, in a new random order in each round.
+The text is this repository's, and so is that on which the tokenizer is trained. Each prompt was
+sent before, so that the engine has computed it. Times are CPU milliseconds of the server's process,
+without that of the engine, which is a process of its own: HTTP, validation, chat template,
+tokenizer, transfer to the engine, and the answer. Time that the server waits is not CPU time. The
+last column is the CPU time of the hashes of a prompt's blocks of 16 tokens, which the engine's
+process computes when the request arrives.
 """
 
 from __future__ import annotations
@@ -21,20 +23,29 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-LENGTHS = (16, 1024, 8192)
-BLOCK_TOKENS = 32
-WARM_UP = 20
+LENGTHS = (16, 1024, 8192, 32_768)
+KINDS = ("ids", "text", "chat")
+BLOCK_TOKENS = 16
+WARM_UP = 2
+VOCABULARY = 32_000
+ROOT = Path(__file__).parents[2]
 
 
 def main(requests: int) -> None:
     from servers.processes.port import Port
     from servers.vllm.models.tiny_model import TINY_CONFIG, write_model
 
+    text = repository_text()
+    tokenizer = trained_tokenizer(text)
+    print(f"tokenizer alone\t{_tokenizer_us(tokenizer, text):.2f} µs per token")
+
     with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder) / "tiny", TINY_CONFIG)
+        write_model(Path(folder) / "tiny", {**TINY_CONFIG, "vocab_size": VOCABULARY + 320})
+        tokenizer.save(f"{folder}/tiny/tokenizer.json")
         reserved = Port()
         port = reserved.number
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
@@ -47,7 +58,7 @@ def main(requests: int) -> None:
             "dummy",
             "--enforce-eager",
         ]
-        command += ["--max-model-len", "16384", "--disable-uvicorn-access-log"]
+        command += ["--max-model-len", "65536", "--disable-uvicorn-access-log"]
         environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
         server = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -55,7 +66,7 @@ def main(requests: int) -> None:
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(url, server)
-            _report(_measure(url, f"{folder}/tiny", server.pid, requests))
+            _report(_measure(url, f"{folder}/tiny", server.pid, requests, tokenizer, text))
         finally:
             server.terminate()
             server.wait()
@@ -73,19 +84,52 @@ def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
             time.sleep(1)
 
 
-def _measure(url: str, model: str, pid: int, requests: int) -> dict[tuple[str, int], list[float]]:
+def repository_text() -> str:
+    files = sorted(path for path in ROOT.glob("[a-z]*/**/*.py") if path.is_file())
+    return "".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def trained_tokenizer(text: str) -> Any:
+    """Return a byte-level BPE tokenizer of the usual kind."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|begin|>", "<|end|>", "<|pad|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([text], trainer)
+    return tokenizer
+
+
+def _tokenizer_us(tokenizer: Any, text: str) -> float:
+    part = text[:200_000]
+    begin_ns = time.thread_time_ns()
+    encoded = tokenizer.encode(part)
+    return (time.thread_time_ns() - begin_ns) / 1e3 / len(encoded.ids)
+
+
+def _measure(
+    url: str, model: str, pid: int, requests: int, tokenizer: Any, text: str
+) -> dict[tuple[str, int], list[float]]:
     found: dict[tuple[str, int], list[float]] = {
-        (kind, tokens): [] for kind in ("ids", "text") for tokens in LENGTHS
+        (kind, tokens): [] for kind in KINDS for tokens in LENGTHS
     }
+    ids = tokenizer.encode(text[: 8 * max(LENGTHS)]).ids
     rng = random.Random(0)
     for number in range(-WARM_UP, requests):
         for kind, tokens in rng.sample(list(found), len(found)):
-            characters = [rng.randrange(97, 123) for _ in range(tokens)]
-            prompt = characters if kind == "ids" else bytes(characters).decode()
-            body = {"model": model, "prompt": prompt, "max_tokens": 1, "stream": True}
+            path, prompt = _prompt(kind, ids[:tokens], tokenizer)
+            body = {"model": model, "max_tokens": 1, "stream": True, **prompt}
             begin_ns = _cpu_ns(pid)
             request = Request(  # noqa: S310
-                f"{url}/v1/completions",
+                f"{url}/v1/{path}",
                 json.dumps(body).encode(),
                 {"Content-Type": "application/json"},
             )
@@ -94,6 +138,16 @@ def _measure(url: str, model: str, pid: int, requests: int) -> dict[tuple[str, i
             if number >= 0:
                 found[kind, tokens].append((_cpu_ns(pid) - begin_ns) / 1e6)
     return found
+
+
+def _prompt(kind: str, ids: list[int], tokenizer: Any) -> tuple[str, dict[str, Any]]:
+    """Return the path of the endpoint, and the prompt as it takes it."""
+    if kind == "ids":
+        return "completions", {"prompt": ids}
+    text = tokenizer.decode(ids)
+    if kind == "text":
+        return "completions", {"prompt": text}
+    return "chat/completions", {"messages": [{"role": "user", "content": text}]}
 
 
 def _cpu_ns(pid: int) -> int:

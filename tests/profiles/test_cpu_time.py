@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from servers.profiles import analytic_profile, costs
-from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling, with_cpu_time
+from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling, StepTimes, with_cpu_time
 from servers.profiles.files import profile_for
 
 H100 = partial(profile_for, "h100", "llama-3.1-8b")
@@ -48,6 +48,17 @@ def test_asynchronous_scheduling_gains_as_much_with_48_turns_as_was_measured() -
 
 def test_asynchronous_scheduling_is_the_default() -> None:
     assert H100() == H100(scheduling=Scheduling.ASYNC)
+
+
+@pytest.mark.parametrize("scheduling", Scheduling)
+@pytest.mark.parametrize("step_times", StepTimes)
+def test_a_prompt_of_50000_tokens_takes_77_ms_in_the_api_server(
+    scheduling: Scheduling, step_times: StepTimes
+) -> None:
+    # 1.9 ms, and 1.15 us per token of the tokenizer times 1.31 for all work
+    profile = H100(scheduling=scheduling, step_times=step_times)
+    assert profile.request_token_ps == pytest.approx(1.15e6 * 1.31, rel=0.01)
+    assert (profile.request_ps + 50_000 * profile.request_token_ps) / MS == pytest.approx(76.9)
 
 
 @pytest.mark.parametrize("scheduling", Scheduling)

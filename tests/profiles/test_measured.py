@@ -80,6 +80,12 @@ def test_a_file_gives_the_profile_that_generated_its_times(path: Path) -> None:
     assert read_measured(path).decode_errors.worst < 0.01
 
 
+def test_a_measured_prompt_contains_the_time_of_the_api_server_for_its_tokens(path: Path) -> None:
+    profile = profile_for(str(path), None)
+    assert profile.request_ps == pytest.approx(10e9, rel=0.02)
+    assert profile.request_token_ps == 0
+
+
 def test_policies_get_a_quadratic_fitted_to_the_medians(path: Path) -> None:
     curve = read_measured(path).curve
     assert curve.seconds(1000) == pytest.approx(0.02 + 0.1 + 0.01)

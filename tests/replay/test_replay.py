@@ -32,11 +32,11 @@ def lines(
     policy: type[Policy],
     programs: list[Program],
     limits: Limits | None = None,
-    request_ps: int = 0,
+    **times_ps: int,
 ) -> list[dict[str, object]]:
     turns: list[dict[str, object]] = []
     starts_s = [0.001 * index for index, p in enumerate(programs) if p.fork is None]
-    machine = profile(kv_blocks=1000, request_ps=request_ps)
+    machine = profile(kv_blocks=1000, **times_ps)
     engine = partial(Engine, policy(Costs(prefill_s=float)), machine, limits or Limits())
     replay(programs, starts_s, None, engine, into(turns))
     return turns
@@ -92,6 +92,27 @@ def test_request_overhead_delays_the_next_turn_even_without_a_gap() -> None:
     assert later[0]["finished_at_s"] == pytest.approx(
         0.003 + float(str(at_once[0]["finished_at_s"]))
     )
+
+
+def test_the_api_server_processes_one_prompt_after_the_other() -> None:
+    """At 0.1 ms per token: the 100 tokens of p take until 10 ms, the 200 of q, sent at 1 ms, until
+    30 ms, and the 10 of r, sent at 2 ms, until 31 ms."""
+    programs = [Program(name, (Turn(n, 5),)) for name, n in (("p", 100), ("q", 200), ("r", 10))]
+    at_once = {t["program_id"]: t for t in lines(ProgramFcfs, programs)}
+    later = {t["program_id"]: t for t in lines(ProgramFcfs, programs, request_token_ps=10**8)}
+    assert {name: turn["sent_at_s"] for name, turn in later.items()} == {
+        name: turn["sent_at_s"] for name, turn in at_once.items()
+    }
+    prefill_s = 0.010 + 100 * 101 / 2 * 3e-9  # One step.
+    assert later["p"]["prefill_s"] == pytest.approx(0.010 + prefill_s)
+    assert later["p"]["queue_s"] == 0
+    for name, in_server_s in (("p", 0.010), ("q", 0.029), ("r", 0.029)):
+        turn = later[name]
+        spent_s = sum(float(str(turn[part])) for part in ("queue_s", "prefill_s", "decode_s"))
+        assert spent_s == pytest.approx(
+            float(str(turn["finished_at_s"])) - float(str(turn["sent_at_s"]))
+        )
+        assert float(str(turn["prefill_s"])) > in_server_s
 
 
 def test_starts_may_be_in_any_order_and_new_programs_precede_turns_due_at_the_same_time() -> None:

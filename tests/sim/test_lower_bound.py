@@ -110,6 +110,9 @@ CHUNKS = WindowTimes(96, context_ps=50_000, pair_ps=7_000, chunked=True)
 """With one KV group, so that prompts hit whole blocks of the whole context."""
 
 
+REQUEST = {"request_ps": 1_000_000, "request_token_ps": 40_000_000}
+
+
 @pytest.mark.parametrize(
     ("step_tokens", "window"), [(16, None), (64, None), (2048, None), (64, CHUNKS)]
 )
@@ -117,7 +120,7 @@ def test_a_job_alone_takes_its_least_time(
     tmp_path: Path, step_tokens: int, window: WindowTimes | None
 ) -> None:
     # Prompts fill their steps, and contexts their blocks but for the last output token.
-    world = one_program(turn(64, 17, gap_s=0.7), turn(144, 9, kept=80), request_ps=1_000_000)
+    world = one_program(turn(64, 17, gap_s=0.7), turn(144, 9, kept=80), **REQUEST)
     limits = replace(world.limits, step_tokens=step_tokens)
     world = replace(world, limits=limits, profile=replace(world.profile, window=window))
     turns, machine = columns_of(world, "fcfs", tmp_path)
@@ -130,7 +133,7 @@ def test_a_job_alone_takes_its_least_time(
 def test_a_job_alone_passes_all_stages_of_a_pipeline(
     tmp_path: Path, stages: int, replicas: int | None
 ) -> None:
-    world = one_program(turn(64, 17, gap_s=0.7), turn(144, 9, kept=80), request_ps=1_000_000)
+    world = one_program(turn(64, 17, gap_s=0.7), turn(144, 9, kept=80), **REQUEST)
     records, _ = played(world, "fcfs", Stages(stages, 0, 0))
     machine = {"layout": "pp", "gpus": stages * (replicas or 1), "replicas": replicas}
     turns, idle = read_back(world, records, tmp_path, **machine)

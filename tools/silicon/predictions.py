@@ -26,11 +26,6 @@ from servers.sim import Sequence as Served
 from tools.silicon.errors import ErrorSummary, Prediction, by
 from tools.silicon.rows import STEP_TOKENS, Checkpoint, Row
 
-SEND_PS = PS_PER_S // 1000
-"""Time from the end of an answer until the engine has the client's next request. Assumed: in less
-than a step the engine has begun the next one, so 0.5 to 3 ms give the same median errors within 0.3
-percentage points."""
-
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
@@ -111,7 +106,6 @@ def prediction(row: Row, profile_of: ProfileOf) -> Prediction | str:
         return f"no operator tables: {row.model} on {row.gpus} x {row.hardware}"
     cpu, ahead = CPU_TIME[row.scheduling], row.scheduling.ahead
     profile = with_cpu_time(tables, cpu, ahead=ahead, offload=False)
-    profile = replace(profile, request_ps=SEND_PS)
     limits = Limits(row.clients, row.step_tokens, row.admission)
     try:
         found = closed_loop(

@@ -94,6 +94,9 @@ def world(
     machine = profile(largest + spare, sequence_ps=rng.choice((0, 700_000_000)))
     ahead = random.Random(f"ahead {seed}").random() < 0.5
     machine = replace(machine, schedules_ahead=ahead)
+    if not unruly:  # A turn in the API server cannot be aborted.
+        token_ps = random.Random(f"request {seed}").choice((0, 0, 7_000_001, 900_000_000))
+        machine = replace(machine, request_token_ps=token_ps)
     limits = Limits(seqs, budget, admission, **_headroom(seed))
     return World(programs, starts_s, machine, limits, unruly)
 
