@@ -23,6 +23,9 @@ from servers.variants import TUNED
 
 NOT_LISTED = ("--traces", "--hardware", "--policies", "--seeds", "--workers", "--out", "--keep")
 """Options that other fields hold, or that affect no result."""
+BASELINE = "fcfs"
+AS_IT_COMES = f"{TUNED}(long_prefill=0)"
+"""What a search names that found no better settings."""
 STEADY, DAY, AGENTS = "steady", "day", "agents"
 """Kinds of load: jobs/s in steady state after a burst, jobs/s within a horizon, and agents."""
 
@@ -79,7 +82,10 @@ def result_of(folder: Path) -> TableResult:
     sweep = orjson.loads((folder / "sweep.json").read_bytes())
     workload = sweep["workload"]
     provenance = answer["provenance"]
-    tuned = next((each for each in answer["capacities"] if each.startswith(f"{TUNED}(")), "")
+    capacities = answer["capacities"]
+    tuned = next((each for each in capacities if each.startswith(f"{TUNED}(")), "")
+    if tuned == AS_IT_COMES:  # Its own search may have ended a step earlier or later.
+        capacities[tuned] = capacities[BASELINE]
     return TableResult(
         workload=workload.get("recipe") or workload["name"],
         recorded="recipe" not in workload,
@@ -93,7 +99,7 @@ def result_of(folder: Path) -> TableResult:
             TUNED if variant == tuned else variant: {
                 seed: _capacity(each) for seed, each in found["by_seed"].items()
             }
-            for variant, found in answer["capacities"].items()
+            for variant, found in capacities.items()
         },
         tuned=tuned,
         load=_kind_of_load(sweep),

@@ -21,6 +21,7 @@ from reports.statistics.over_seeds import paired_ratio
 from servers.variants import TUNED
 from tools.results import (
     AGENTS,
+    BASELINE,
     DAY,
     STEADY,
     TableResult,
@@ -39,7 +40,6 @@ LOADS = {DAY: "jobs/s", AGENTS: "agents"}
 SLOS = ("", DEFAULT_SLO, DEFAULT_SLO_OF_AGENTS)
 """The table of loads names others."""
 DASH = "–"
-BASELINE = "fcfs"
 POLICIES = ("continuum", "infercept", "thunderagent", "turnstile", "lmcache")
 COMPARED = (TUNED, *POLICIES)
 """Policies of the table of loads, with the baseline."""

@@ -187,6 +187,16 @@ def test_a_run_folder_gives_its_capacities(run: Path) -> None:
     assert "/home" not in (run / "file.json").read_text()
 
 
+def test_a_search_that_found_no_settings_has_the_capacities_of_fcfs(run: Path) -> None:
+    answer = orjson.loads((run / "answer.json").read_bytes())
+    capacities = answer["capacities"]
+    capacities["fcfs-tuned(long_prefill=0)"] = capacities.pop("fcfs-tuned(watermark=0.05)")
+    (run / "answer.json").write_bytes(orjson.dumps(answer))
+    found = result_of(run)
+    same = {"1": 0.01235, "2": Kind.ALWAYS}
+    assert found.capacities == {"fcfs": same, "fcfs-tuned": same}
+
+
 def test_variants_of_a_new_run_replace_those_of_an_old_one() -> None:
     old = result({"fcfs": (0.2,), "a": (0.25,)})
     new = result({"a": (0.3,)})
