@@ -22,6 +22,7 @@ from servers.basics.clock import PS_PER_S
 from servers.basics.errors import InvalidRunFolder
 from servers.profiles import Profile, TableProfile, WindowTimes, profile_of
 from servers.profiles.layout import Layout
+from servers.profiles.profile import CAPTURED
 from servers.records.fields import MAX_VALUE
 
 Floats = npt.NDArray[np.float64]
@@ -116,6 +117,8 @@ def machine_of(cell: CellRun) -> IdleMachine | None:
 
 
 def _plausible(profile: Profile) -> bool:
+    if profile.graph_tokens > CAPTURED[-1]:
+        return False
     numbers = [
         *(profile.base_ps, profile.weights_ps, profile.token_ps, profile.sequence_ps),
         *(profile.context_ps, profile.pair_ps, profile.load_token_ps),

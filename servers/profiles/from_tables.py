@@ -7,7 +7,7 @@ them. Times are seconds, lengths are tokens, sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -31,6 +31,7 @@ from servers.profiles.measured import (
     large_errors,
     prompt_name,
 )
+from servers.profiles.profile import CAPTURED, Profile
 
 KNOTS = tuple(2**k for k in range(14))
 """Tokens of a step between which the time of the matrix products is linear: 1 to 8,192. The experts
@@ -147,6 +148,9 @@ class FromTables(Measured):
     @property
     def reload_s_per_token(self) -> float:
         return self.kv_bytes_per_token / self.host_bytes_per_s
+
+    def profile(self) -> Profile:
+        return replace(super().profile(), graph_tokens=CAPTURED[-1])
 
     @property
     def errors(self) -> dict[str, Errors]:

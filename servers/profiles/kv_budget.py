@@ -19,6 +19,7 @@ from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.models.listed import model
 from servers.profiles.models.shape import Model
+from servers.profiles.profile import CAPTURED
 
 GPU_MEMORY_UTILIZATION = 0.9
 SAMPLER_BYTES = 15
@@ -31,8 +32,6 @@ NCCL_BYTES = int(1.85 * GIB)
 """Communication buffers per GPU that all-reduces or all-to-alls need."""
 CUDA_GRAPH_BYTES = int(0.46 * 2**20)
 """Memory of the CUDA graphs of one layer for one size of a batch, as vLLM estimates it."""
-CAPTURED = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
-"""The sizes of batches for which vLLM captures CUDA graphs by default."""
 TENSOR_PARALLEL = (1, 2, 4, 8)
 MIN_CONTEXT_TOKENS = 2048
 """A model fits on a machine if the KV memory has room for this many tokens."""
@@ -77,10 +76,14 @@ def activation_bytes(llm: Model, gpus: int, use: MemoryUse) -> int:
 
 
 def cuda_graph_bytes(llm: Model, max_num_seqs: int) -> int:
-    """Return what vLLM sets aside on each GPU since 0.21. It captures batches of up to twice
+    """Return what vLLM sets aside on each GPU since 0.21."""
+    return len(captured(max_num_seqs)) * llm.layers * CUDA_GRAPH_BYTES
+
+
+def captured(max_num_seqs: int) -> tuple[int, ...]:
+    """Return the tokens of a step for which vLLM captures CUDA graphs: up to twice
     `max_num_seqs`."""
-    sizes = len([size for size in CAPTURED if size <= 2 * max_num_seqs])
-    return sizes * llm.layers * CUDA_GRAPH_BYTES
+    return tuple(size for size in CAPTURED if size <= 2 * max_num_seqs)
 
 
 def default_gpus(gpu: Hardware, llm: Model, use: MemoryUse = DEFAULT_USE) -> int:

@@ -7,7 +7,7 @@ tables.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
@@ -17,6 +17,8 @@ from servers.basics.errors import UnknownProfile
 from servers.basics.nearest import did_you_mean
 from servers.profiles.kv_memory import KvMemory
 
+CAPTURED = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+"""The tokens of a step for which vLLM captures CUDA graphs by default."""
 Knots = tuple[tuple[int, int], ...]
 """Tokens of a step, rising from 1, and its time in picoseconds."""
 
@@ -70,7 +72,7 @@ class Profile(KvMemory):
 
         base_ps + max(weights_ps, T * token_ps) + S * sequence_ps + C * context_ps + P * pair_ps
 
-    and, if layers have a sliding window, `window.step_ps` of the batch.
+    with T `padded`, and, if layers have a sliding window, `window.step_ps` of the batch.
     """
 
     hardware: str
@@ -101,6 +103,9 @@ class Profile(KvMemory):
     this much longer, and the read starts after it."""
     load_token_ps: int = field(default=0, kw_only=True)
     """The same, for each loaded token."""
+    graph_tokens: int = field(default=0, kw_only=True)
+    """Most tokens of a step with a CUDA graph, one of `CAPTURED`. vLLM pads smaller steps to the
+    next captured size. 0: step times include that."""
     schedules_ahead: bool = field(default=False, kw_only=True)
     """Whether a step is scheduled when the one before it begins, as vLLM's asynchronous scheduling
     does: a turn that arrives while a step is computed joins the step after the next one."""
@@ -123,9 +128,13 @@ class Profile(KvMemory):
         """Return the time of a step, excluding layers with a window."""
         return self.tokens_ps(tokens) + self.turns_ps(sequences, context, pairs)
 
+    def padded(self, tokens: int) -> int:
+        """Return how many tokens vLLM computes in a step of `tokens` tokens."""
+        return tokens if tokens > self.graph_tokens else CAPTURED[bisect_left(CAPTURED, tokens)]
+
     def tokens_ps(self, tokens: int) -> int:
         """Return the part of a step's time that depends only on its number of tokens."""
-        return self.base_ps + max(self.weights_ps, tokens * self.token_ps)
+        return self.base_ps + max(self.weights_ps, self.padded(tokens) * self.token_ps)
 
     def turns_ps(self, sequences: int, context: int, pairs: int) -> int:
         """Return the other part of a step's time."""
@@ -173,7 +182,7 @@ class TableProfile(Profile):
     mean_context_ps: int
 
     def tokens_ps(self, tokens: int) -> int:
-        return self.base_ps + knots_ps(self.knots, self.token_ps, tokens)
+        return self.base_ps + knots_ps(self.knots, self.token_ps, self.padded(tokens))
 
     def turns_ps(self, sequences: int, context: int, pairs: int) -> int:
         total_ps = sequences * self.sequence_ps

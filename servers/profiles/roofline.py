@@ -19,6 +19,7 @@ from servers.profiles.kv_budget import (
     NCCL_BYTES,
     TENSOR_PARALLEL,
     MemoryUse,
+    captured,
     default_gpus,
     divides,
     fits,
@@ -124,6 +125,7 @@ def analytic_profile(
         "kv_bytes_per_token": whole.kv_bytes_per_token_on(n),
         "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n * len(shares),
         "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
+        "graph_tokens": captured(max_num_seqs)[-1],
         **_step_ps(gpu, llm, n, ranks),
     }
     profile = profile_of(fields | _experts_ps(gpu, llm, n, fields["token_ps"]))

@@ -87,6 +87,7 @@ class ProfileRecord(Record, kw_only=True, frozen=True):
     block_lengths: tuple[Count, Count] = (1, 1)
     load_ps: Integer | None = None
     load_token_ps: Integer | None = None
+    graph_tokens: Integer = 0
     schedules_ahead: bool = False
     window: WindowTimesRecord | None = None
     knots: tuple[tuple[Count, Count], ...] | None = None

@@ -296,6 +296,7 @@ class Engine:
             tokens += n
             pairs += n * sequence.computed + n * (n + 1) // 2
         sequences = decodes.count + len(batch.chunks)
+        tokens = profile.padded(tokens)
         tokens_ps = self._tokens_ps.get(tokens)
         if tokens_ps is None:
             tokens_ps = self._tokens_ps[tokens] = profile.tokens_ps(tokens)

@@ -72,7 +72,7 @@ class Package:
 
 def linear() -> Profile:
     analytic = analytic_profile("h100", "llama-3.1-8b")
-    return replace(analytic, base_ps=0, weights_ps=0, sequence_ps=0)
+    return replace(analytic, base_ps=0, weights_ps=0, sequence_ps=0, graph_tokens=0)
 
 
 def made(

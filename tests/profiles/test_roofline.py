@@ -68,6 +68,17 @@ def test_a_small_step_reads_only_the_experts_that_its_tokens_take() -> None:
     assert ms[100_000] == pytest.approx(base_ms + 100_000 * profile.token_ps / PER_MS, rel=1e-6)
 
 
+def test_a_step_takes_as_long_as_the_next_size_that_has_a_cuda_graph() -> None:
+    """vLLM captures 1, 2, 4, then every 8th size to 256 and every 16th to 512, but at most twice
+    `--max-num-seqs`."""
+    profile = analytic_profile("h100", "qwen3-coder-30b-a3b")
+    sizes = {1: 1, 3: 4, 5: 8, 9: 16, 250: 256, 257: 272, 500: 512, 513: 513}
+    assert {n: profile.padded(n) for n in sizes} == sizes
+    assert profile.tokens_ps(9) == profile.tokens_ps(16) > profile.tokens_ps(8)
+    few = analytic_profile("h100", "qwen3-coder-30b-a3b", max_num_seqs=10)
+    assert (few.padded(9), few.padded(17), few.padded(30)) == (16, 17, 30)
+
+
 @pytest.mark.parametrize(
     ("machine", "batch_1_ms"),
     [

@@ -99,6 +99,7 @@ def worlds(draw: st.DrawFn, offload: bool | None = None) -> World:
             kv_blocks=largest + draw(st.integers(0, 40)),
             load_ps=load_ps,
             load_token_ps=load_token_ps,
+            graph_tokens=draw(st.sampled_from([0, 0, 40, 512])),
             request_token_ps=draw(st.sampled_from([0, 0, 7_000_001, 900_000_000])),
             schedules_ahead=draw(st.booleans()),
         ),
