@@ -342,6 +342,13 @@ def test_a_model_that_fits_no_machine_is_refused_with_a_line_for_each() -> None:
     assert mentions(refusal, "no machine of --hardware", "--gpus or --model")
 
 
+def test_a_plan_takes_the_limits_of_a_step_which_its_commands_name() -> None:
+    options = ("--max-num-seqs", "300", "--step-tokens", "200")
+    code, _, err = bench("plan", "execution-note", "--agents", "4", *options)
+    assert mentions(err, "--step-tokens 200", "--max-num-seqs 300")
+    assert code == 2
+
+
 def test_hardware_without_a_price_is_refused_with_the_remedy(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(GPU.replace('price = "1.2 USD/h"\n', ""))

@@ -97,7 +97,8 @@ def plan(
         SweepSettings,
         Only(
             *("slo", "policies", "seeds", "programs", "overlong", "model", "hardware"),
-            *("kv_cache_dtype", "max_model_len", "step_times", "replicas", "router", "price"),
+            *("kv_cache_dtype", "max_model_len", "max_num_seqs", "step_tokens", "step_times"),
+            *("replicas", "router", "price"),
             *("columns", "tokenizer", "synthesise_gaps", "keep_names"),
             policies=POLICIES,
             hardware=HARDWARE,
