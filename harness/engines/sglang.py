@@ -161,7 +161,7 @@ def sglang_engine(settings: SweepSettings) -> Resolved:
         server=server,
         config=config,
         sglang=sglang,
-        longest=Longest.of_memory(longest, load.name, more_memory(settings.machine)),
+        longest=Longest.of(longest, load.name, load.max_context, "", more_memory(machine)),
         routers=routers,
     )
     return variants, engine, ()

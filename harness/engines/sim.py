@@ -116,9 +116,8 @@ class SimEngine:
             min(profile.max_model_len, profile.longest_turn(self.limits.step_tokens))
             for profile in profiles
         )
-        if tokens == self.model_limit:
-            return Longest.of_model(tokens, self.model)
-        return Longest.of_memory(tokens, f"{self.model} on {self.hardware}", self.more_memory)
+        where = f" on {self.hardware}"
+        return Longest.of(tokens, self.model, self.model_limit, where, self.more_memory)
 
     @property
     def _layout(self) -> Layout | None:

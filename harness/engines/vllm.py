@@ -218,7 +218,7 @@ def vllm_engine(settings: SweepSettings) -> Resolved:
         server=server,
         config=config,
         vllm=vllm,
-        longest=Longest.of_memory(longest, load.name, more_memory(settings.machine)),
+        longest=Longest.of(longest, load.name, load.max_context, "", more_memory(settings.machine)),
         dram_gb=command_line.dram_gb(settings.machine.offload_gb, vllm, settings.machine.gpus),
         ssd_gb=settings.machine.ssd_gb,
     )

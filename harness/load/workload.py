@@ -17,6 +17,7 @@ from harness.load.arrivals import choose_programs, root_ids, roots
 from harness.load.settings import Load, Machine, Overlong
 from servers.basics.errors import DoesNotFit, InvalidInput
 from servers.basics.text import one_line
+from servers.profiles.files import is_file
 from servers.records.settings import LeftOutProgram, WorkloadRecord
 from traces import Note, Program, Turn
 from traces.reuse import SharedPrompts
@@ -29,9 +30,14 @@ MAX_NAMED_FILES = 3
 
 
 def more_memory(machine: Machine) -> str:
-    """Return how to make room for longer contexts: `bench plan` has no --kv-blocks."""
-    blocks = ", --kv-blocks" if machine.kv_blocks is not None else ""
-    return f"increase --max-model-len{blocks} or --gpus"
+    """Return how to make room for longer contexts, by the option that limits them now: a given
+    context is never longer than the memory, and given or measured blocks do not depend on the
+    GPUs."""
+    if machine.max_model_len is not None:
+        return "increase --max-model-len"
+    if machine.kv_blocks is not None or is_file(machine.hardware or ""):
+        return "increase --kv-blocks"
+    return "use more --gpus, or --hardware with more memory"
 
 
 class Longest(NamedTuple):
@@ -44,18 +50,15 @@ class Longest(NamedTuple):
     remedy: str = "choose shorter programs"
 
     @classmethod
-    def of_memory(cls, tokens: int | None, holder: str, remedy: str) -> Longest:
-        """The limit of what holds the KV cache. `remedy`: `more_memory` of the machine."""
-        return cls(tokens, f"the {tokens} that {holder} can hold here", remedy)
-
-    @classmethod
-    def of_model(cls, tokens: int, model: str) -> Longest:
-        """The model's limit, which no machine can extend."""
-        return cls(
-            tokens,
-            f"the {tokens} that {model} accepts on any GPU",
-            "choose a model with a longer context, or shorter programs",
-        )
+    def of(
+        cls, tokens: int | None, model: str, model_limit: int | None, where: str, remedy: str
+    ) -> Longest:
+        """The model's limit, which no machine can extend, or that of what holds the KV cache.
+        `where`: words for it after the model. `remedy`: `more_memory` of the machine."""
+        if tokens is not None and tokens == model_limit:
+            longer = "choose a model with a longer context, or shorter programs"
+            return cls(tokens, f"the {tokens} that {model} accepts on any GPU", longer)
+        return cls(tokens, f"the {tokens} that {model}{where} can hold here", remedy)
 
 
 @dataclass(frozen=True, slots=True)

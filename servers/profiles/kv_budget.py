@@ -7,7 +7,7 @@ those that servers printed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS
 from servers.basics.errors import InvalidInput
@@ -126,6 +126,17 @@ def fits(gpu: Hardware, llm: Model, gpus: int, use: MemoryUse = DEFAULT_USE) -> 
     return kv_budget_bytes(gpu, llm, gpus, use) >= needed * block_bytes
 
 
+def _fewer(gpu: Hardware, llm: Model, gpus: int, use: MemoryUse) -> str:
+    """Return the option with which a step takes little enough memory, a half, a quarter, … of its
+    value; empty if none is enough. A step needs a token for each turn."""
+    for option, least in (("max_num_seqs", 1), ("step_tokens", use.max_num_seqs)):
+        value: int = getattr(use, option)
+        while (value := value // 2) >= least:
+            if fits(gpu, llm, gpus, replace(use, **{option: value})):
+                return f"--{option.replace('_', '-')} {value}"
+    return ""
+
+
 def too_large(
     gpu: Hardware, llm: Model, n: int, use: MemoryUse, shares: int, layout: Layout
 ) -> str:
@@ -145,6 +156,8 @@ def too_large(
         if others := len(cards[4:]):
             where += f" and {others} other{'s' if others > 1 else ''} (bench list hardware)"
         remedy = f"{most} GPUs are not enough; it fits on {where}"
+    if fewer := _fewer(gpu, llm, n, use):
+        remedy += f", or at most {fewer}"
     usable, weights = int(gpu.memory_bytes * use.utilization) * n, llm.weight_bytes_on(n)
     buffers = usable - weights - kv_budget_bytes(gpu, llm, n, use)
     return (

@@ -113,8 +113,8 @@ def analytic_profile(
     if max_model_len is not None and max_model_len > longest:
         raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold "
-            f"one request of {longest} tokens; give at most that, or more --gpus or "
-            "--kv-blocks"
+            f"one request of {longest} tokens; give at most that, or more "
+            f"{'--gpus' if kv_blocks is None else '--kv-blocks'}"
         )
     fields: dict[str, Any] = {
         "hardware": gpu.name,

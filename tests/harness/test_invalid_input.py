@@ -78,8 +78,14 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--engine gpu",
             "--engine gpu: no engine .* sglang-virtual, dynamo-mocker; or give the URL of",
         ),
-        ("--max-model-len 1000", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 1000 "),
-        ("--kv-blocks 50", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 800 "),
+        (
+            "--max-model-len 1000",
+            r"job-0, turn 1: 1000 .* 50 output .* the 1000 .* increase --max-model-len$",
+        ),
+        (
+            "--kv-blocks 50",
+            r"job-0, turn 1: 1000 .* 50 output .* the 800 .*; increase --kv-blocks$",
+        ),
         ("--max-num-seqs 0", "--max-num-seqs 0: must be at least 1"),
         ("--step-tokens 100", "--step-tokens 100 is less than --max-num-seqs 256: .*change one"),
         ("--step-tokens 0", "--step-tokens 0: must be at least 1"),

@@ -328,7 +328,7 @@ def test_a_machine_that_holds_no_job_is_left_out(tmp_path: Path) -> None:
     refuse = replace(long, load=replace(long.load, overlong=Overlong.REFUSE))
     with pytest.raises(InvalidInput, match="40000 prompt") as refused:
         candidates(refuse, (1,), (None,))
-    assert "--gpus" in str(refused.value)
+    assert "use more --gpus, or --hardware" in str(refused.value)
     assert "--kv-blocks" not in str(refused.value)  # `bench plan` has no such option
 
 

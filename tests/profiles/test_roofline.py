@@ -109,15 +109,17 @@ def test_an_explicit_context_length_is_kept() -> None:
 
 
 def test_a_context_length_that_does_not_fit_is_refused_with_one_that_fits() -> None:
-    with pytest.raises(DoesNotFit, match=r"-model-len 131072: .* one request of 1600 tok"):
+    with pytest.raises(DoesNotFit, match=r"-model-len 131072: .* 1600 tok.* more --kv-blocks$"):
         analytic_profile("a100-80g", "llama-3.1-8b", max_model_len=131_072, kv_blocks=100)
+    with pytest.raises(DoesNotFit, match=r"--max-model-len 40960: .* or more --gpus$"):
+        analytic_profile("a100-40g", "qwen3-32b", max_model_len=40_960)
 
 
 @pytest.mark.parametrize(
     ("machine", "llm", "gpus", "remedy"),
     [
         ("l40s", "llama-3.1-70b", 1, "use --gpus 4"),
-        ("a100-40g", "llama-3.1-70b", None, "use --gpus 8"),
+        ("a100-40g", "llama-3.1-70b", None, "use --gpus 8, or at most --max-num-seqs 16"),
         ("l40s", "glm-4.5-fp8", None, " others (bench list hardware)"),
     ],
 )
@@ -130,8 +132,16 @@ def test_a_model_that_does_not_fit_is_refused_with_the_remedy(
     assert "\n" not in str(caught.value)
 
 
-def test_the_number_of_gpus_named_as_remedy_fits() -> None:
+def test_what_is_named_as_remedy_fits() -> None:
     assert analytic_profile("l40s", "llama-3.1-70b", gpus=4).max_model_len > 2048
+    assert analytic_profile("a100-40g", "llama-3.1-70b", max_num_seqs=16).max_model_len > 2048
+
+
+def test_a_step_whose_tokens_leave_no_memory_is_refused_with_fewer() -> None:
+    """The results of a layer's matrices for a million tokens are 100 GiB, and half of them 50,
+    which 71 GiB hold with 15 GiB of weights."""
+    with pytest.raises(DoesNotFit, match=r"--gpus 2, or at most --step-tokens 500000$"):
+        analytic_profile("a100-80g", "llama-3.1-8b", step_tokens=1_000_000)
 
 
 @pytest.mark.parametrize(
