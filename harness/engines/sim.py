@@ -136,10 +136,13 @@ class SimEngine:
 
     @property
     def machine(self) -> str:
-        """Return the hardware in words, with a number of GPUs that the user did not choose."""
+        """Return the hardware in words with its KV memory, which decides how many turns run at
+        once, and with a number of GPUs that the user did not choose."""
+        profile = self.profile
+        memory = f"{profile.kv_tokens(self.limits.step_tokens, profile.max_model_len):,} KV tokens"
         if not self.fewest_gpus:
-            return self.hardware
-        return f"{self.gpus} x {self.hardware}, the fewest that have room for it"
+            return f"{self.hardware} with {memory}"
+        return f"{self.gpus} x {self.hardware} (the fewest with room for it) with {memory}"
 
     def profile_of(self, variant: Variant) -> Profile:
         if variant.reference == UNLIMITED_KV:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.base import resolve_engine
+from harness.load.settings import Machine, SweepSettings
 from servers.basics.errors import DoesNotFit, InvalidInput, TurnstileError
 from servers.profiles import MODELS, analytic_profile, model
 from servers.profiles.files import notes_for, profile_for
@@ -100,6 +102,15 @@ def test_a_config_runs_on_the_fewest_gpus_with_room_for_it(config: str, gpus: in
         analytic_profile("h100", config, gpus=gpus),
     )
     assert ours.kv_blocks == listed.kv_blocks
+
+
+def test_a_sweep_states_the_gpus_that_it_chose_and_their_kv_memory() -> None:
+    """400 blocks of 16 tokens."""
+    Path("mine.json").write_text(json.dumps(dict(MODELS["llama-3.1-70b"].config)))
+    for llm, gpus in (("mine.json", "2 x h100"), ("llama-3.1-8b", "on h100")):
+        machine = Machine(hardware="h100", model=llm, kv_blocks=400)
+        _, engine, _ = resolve_engine(SweepSettings(policies="fcfs", machine=machine))
+        assert mentions(engine.describe(), gpus, "6,400 KV tokens")
 
 
 def test_the_limits_of_a_step_do_not_change_the_number_of_gpus() -> None:

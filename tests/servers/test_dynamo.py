@@ -292,7 +292,7 @@ def test_a_run_records_versions_workers_and_bandwidth(
     chosen, engine, left_out = resolve_engine(settings)
     assert [each.name for each in chosen] == ["fcfs@dynamo:kv", "fcfs@dynamo:round-robin"]
     assert left_out == ()
-    workers = "8 (2 for prefill, 6 for decode)", "llama-3.1-8b on a100-80g", "no GPU"
+    workers = "8 (2 for prefill, 6 for decode)", "llama-3.1-8b on a100-80g", "6,400 KV"
     assert mentions(engine.describe(), "engine dynamo-mocker", "Dynamo 9.8.7", *workers)
     cell = engine.settings(chosen[0])
     assert (cell.engine, cell.gpus, cell.profile.kv_blocks) == ("dynamo-mocker", 8, 400)
