@@ -14,6 +14,9 @@ STEP_TOKENS = 2048
 MAX_NUM_SEQS = 256
 """The default of --max-num-seqs: turns that run at once at most."""
 
+OTHER_SCHEDULER = "whose scheduler is not vLLM's and has no such setting; remove it"
+"""Why engines without vLLM's scheduler refuse a setting of `Headroom`."""
+
 
 class Admission(StrEnum):
     WHOLE_PROMPT = "whole-prompt"

@@ -17,7 +17,7 @@ from harness.cells.job import Job
 from harness.load.option import option_name, settings_of, values_of
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
-from servers.admission import Headroom
+from servers.admission import OTHER_SCHEDULER, Headroom
 from servers.basics.errors import InvalidInput
 from servers.basics.registry import Registry, load_path
 from servers.disaggregation import engines_of, parse_splits
@@ -208,9 +208,7 @@ OWN_SCHEDULING = {
 """Why live engines refuse `--scheduling` and `--speculate`."""
 
 
-OTHER_SCHEDULER = dict.fromkeys(
-    get_type_hints(Headroom), ", whose scheduler is not vLLM's and has no such setting; remove it"
-)
+NO_HEADROOM = dict.fromkeys(get_type_hints(Headroom), f", {OTHER_SCHEDULER}")
 """Why engines without vLLM's scheduler refuse its settings."""
 
 

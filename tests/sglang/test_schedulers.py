@@ -52,6 +52,7 @@ def test_all_are_the_default_the_one_that_follows_the_cache_and_the_one_with_ses
         ("priority", "use fcfs, lpm, dfs-weight, lof, hrrn, shortest-prefill-first, routing-key"),
         ("fcfs(eviction=mru)", "eviction must be lru or lfu or slru or tlru, not mru"),
         ("fcfs(evict=lru)", "evict is not an argument of fcfs"),
+        ("fcfs(long_prefill=512)", "long_prefill: .* SGLang, whose scheduler is not vLLM's and"),
         ("fcfs(radix_cache=false,eviction=lfu)", "has no radix cache; remove its other arguments"),
         ("lpm(radix_cache=false)", "does not run lpm without its radix cache; use fcfs"),
         ("hrrn(radix_cache=false)", "does not run hrrn without its radix cache"),
