@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import get_type_hints
 
 import pandas as pd
 
@@ -17,6 +18,7 @@ from reports.loads import AGENTS
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, from_seeds
 from reports.statistics.points import Comparison, Point
+from servers.admission import Headroom
 from servers.basics.phrasing import listed, seconds, share, times
 from servers.policies.base import UNLIMITED_KV
 from servers.policies.fcfs import Fcfs
@@ -24,7 +26,6 @@ from servers.records.sweep import SweepRecord
 from servers.variants import LIMITS, TUNED
 
 Ratios = Sequence[tuple[str, Estimate]]
-VLLM_IN_VIRTUAL_TIME = ("sim", "vllm-virtual")
 
 
 def tuned_of(sweep: SweepRecord) -> str | None:
@@ -39,10 +40,13 @@ def tuned_of(sweep: SweepRecord) -> str | None:
 
 def untuned(sweep: SweepRecord) -> list[str]:
     """Return a caveat if gains over stock vLLM in virtual time are not also over one with other
-    settings, whether they were searched or given."""
+    settings, whether they were searched or given. Of the engines in virtual time, only those with
+    vLLM's scheduler record a rule of admission."""
     others = [v for v in sweep.variants if not v.reference and v.name != sweep.baseline]
+    of_vllm = sweep.virtual_time is not None and sweep.limits.admission is not None
     is_stock = sweep.baseline.partition("@")[0] == Fcfs.name
-    if sweep.engine not in VLLM_IN_VIRTUAL_TIME or not is_stock or not others:
+    has_headroom = any(getattr(sweep.limits, setting) for setting in get_type_hints(Headroom))
+    if not (of_vllm and is_stock and others) or has_headroom:
         return []
     if any(v.offload is None and _has_settings(v.name) for v in others):
         return []

@@ -387,11 +387,16 @@ def test_few_programs_that_are_repeated_are_a_caveat(
         assert [caveat.startswith(says) for caveat in few] == [True] * bool(says)
 
 
+WHOLE_PROMPT = {"admission": "whole-prompt"}
+
+
 @pytest.mark.parametrize(
     ("names", "fields", "says"),
     [
         (["fcfs", "turnstile"], {}, True),
-        (["fcfs", "turnstile"], {"engine": "vllm-virtual"}, True),
+        (["fcfs", "turnstile"], {"engine": "vllm-virtual", "virtual_time": "of vLLM"}, True),
+        (["fcfs", "turnstile"], {"limits": WHOLE_PROMPT | {"step_tokens": 8192}}, True),
+        (["fcfs", "turnstile"], {"limits": WHOLE_PROMPT | {"long_prefill": 512}}, False),
         (["fcfs@sticky", "turnstile@sticky"], {"baseline": "fcfs@sticky"}, True),
         (["fcfs", "fcfs(victim=lcf)"], {}, True),
         (["fcfs", "turnstile(long_prefill=512)"], {}, True),
@@ -401,12 +406,17 @@ def test_few_programs_that_are_repeated_are_a_caveat(
         (["fcfs"], {}, False),
         (["fcfs", "clairvoyant"], {}, False),
         (["fcfs", "turnstile"], {"engine": "vllm"}, False),
-        (["fcfs", "lpm"], {"engine": "sglang-sim"}, False),
+        (
+            ["fcfs", "lpm"],
+            {"engine": "sglang-sim", "virtual_time": "of SGLang", "limits": {}},
+            False,
+        ),
     ],
 )
 def test_a_gain_over_stock_vllm_in_virtual_time_says_that_no_tuned_one_was_measured(
     tmp_path: Path, names: list[str], fields: dict[str, Any], says: bool
 ) -> None:
+    fields = {"limits": WHOLE_PROMPT} | fields
     run = write_sweep(tmp_path, names, workload=workload(idle(10.0)), **fields)
     write_cell(run, names[0], idle(10.0))
     loaded = load_run(run)
