@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from servers.basics.errors import InvalidInput
+from servers.basics.errors import InvalidInput, refuse_twice
 from servers.basics.nearest import did_you_mean
 from servers.basics.phrasing import listed
 from servers.basics.text import quoted
@@ -146,7 +146,11 @@ class Slo:
 
 def parse_slo(text: str) -> Slo:
     """Raises InvalidInput."""
-    return Slo(tuple(_limit(text, item.strip()) for item in text.split(",")))
+    limits = tuple(_limit(text, item.strip()) for item in text.split(","))
+    for is_relative in (True, False):
+        names = [limit.name for limit in limits if (limit.unit == "x") == is_relative]
+        refuse_twice(f"--slo {quoted(text)}", names)
+    return Slo(limits)
 
 
 def _limit(text: str, item: str) -> Limit:

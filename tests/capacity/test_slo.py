@@ -89,6 +89,8 @@ def test_a_limit_of_a_million_has_no_exponent() -> None:
         ("speed_p90<=30", "'speed_p90<=30': a speed has a lower limit, >="),
         ("speed_p90>=30s", "'speed_p90>=30s' needs a unit: tok/s or x; use for example"),
         ("mean<=0x", "a limit of zero cannot be met; use for example"),
+        ("mean<=2x,p95<=3x,jct_mean<=3x", "mean is given twice; give it once"),
+        ("ttft_p95<=5s,ttft_p95<=900ms", "ttft_p95 is given twice; give it once"),
     ],
 )
 def test_an_invalid_slo_is_one_line_with_the_option_the_value_and_a_remedy(
@@ -133,6 +135,8 @@ def test_the_tightest_limit_decides_and_all_must_hold() -> None:
     both = parse_slo("mean<=2x,ttft_p95<=5s,speed_p90>=30")
     assert both.tightest(times, IDLE) == pytest.approx(3.0)
     assert str(both.tightest_limit(times, IDLE)) == "speed_p90>=30"
+    # 60 s of 80 s, and of 50 s: one statistic may have a limit of each kind.
+    assert parse_slo("mean<=2x,mean<=50s").tightest(times, IDLE) == 1.2
 
 
 def test_what_no_turn_measures_meets_every_limit() -> None:
