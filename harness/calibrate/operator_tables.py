@@ -30,6 +30,7 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.layout import Layout
 from servers.profiles.machines.gpus import OPERATOR_TABLES
 from servers.profiles.measured import DecodeTimes, PrefillTimes
+from servers.profiles.models.quantization import quantization_of
 
 
 class Package(NamedTuple):
@@ -184,7 +185,7 @@ def open_tables(
             **divided,
             moe_tp_size=1 if whole else gpus,
             moe_ep_size=gpus if whole else 1,
-            **(formats or {}),
+            **{**_products(llm), **(formats or {})},
         )
     _refuse_unsupported_layers(llm, what, package)
     return OperatorTables(engine, what, package), Tables(
@@ -224,11 +225,29 @@ def _whole_experts(llm: Model, gpus: int) -> bool:
     """Return whether each GPU has whole experts (--enable-expert-parallel). By default vLLM divides
     each expert among the GPUs, which it refuses if the parts are not whole blocks of the weights'
     quantisation."""
-    blocks = llm.config.get("quantization_config", {}).get("weight_block_size")
+    blocks = _scale_blocks(llm)
     width = llm.config.get("moe_intermediate_size")
     if width is None and llm.experts:
         width = llm.config.get("intermediate_size")
     return bool(blocks and width and width % (gpus * blocks[0]))
+
+
+def _products(llm: Model) -> dict[str, str]:
+    """Return the format whose times stand for those of the model's matrix products outside experts,
+    if the times of its own cannot be used.
+
+    The package measured FP8 products with scales of blocks without CUDA graphs, as no others
+    (`use_cuda_graph` in its collector/vllm/collect_gemm.py). So each takes at least as long as a
+    CPU takes to launch it: 55 µs on H100 and H200, 151 µs on B200 and 282 µs on L40S. vLLM replays
+    graphs in decodes. FP8 products with a single scale read as many bytes, and quantise activations
+    in each step too. Latent attention was measured as a whole, with graphs, in its own format."""
+    latent = "kv_lora_rank" in llm.config
+    return {"gemm_quant_mode": "fp8"} if llm.experts and _scale_blocks(llm) and not latent else {}
+
+
+def _scale_blocks(llm: Model) -> tuple[int, int] | None:
+    """Return the size of the blocks of weights that share a scale."""
+    return quantization_of(llm.config, llm.name).block
 
 
 @dataclass(frozen=True, slots=True)
