@@ -174,14 +174,17 @@ def _ranking(
     is_better: str,
 ) -> Ranking:
     """`level`: the variants that tie with the winner. `everyone`: how many were compared."""
-    best, tie = [winner, *level], f"are not distinguished with {noise.in_words(sweep)}"
+    best = [winner, *level]
     gain = None if winner.against is None else winner.against.mean
     if base is not None and base is not winner and gain is not None:
-        if abs(gain.value - 1) <= NEGLIGIBLE:
-            best, tie = [winner, base], f"differ by at most {NEGLIGIBLE:.0%}"
+        if _are_alike([winner, base]):
+            best = [winner, base]
         elif gain.value < 1 or (gain.has_interval and not gain.differs_from_one):
             best.append(base)
     best.sort(key=mean_s)
+    tie = f"are not distinguished with {noise.in_words(sweep)}"
+    if _are_alike(best):
+        tie = f"differ by at most {NEGLIGIBLE:.0%}"
     return Ranking(
         [
             Contender(p.variant, mean_s(p), _jct(p), p.against.mean if p.against else None)
@@ -197,6 +200,11 @@ def _ranking(
         is_better=is_better,
         as_many="as fast",
     )
+
+
+def _are_alike(points: Sequence[Point]) -> bool:
+    times_s = [mean_s(point) for point in points]
+    return min(times_s) >= (1 - NEGLIGIBLE) * max(times_s)
 
 
 def _jct(point: Point) -> str:

@@ -97,7 +97,7 @@ CASES = {
     "both lost it with different seeds": (
         {"fcfs": (1, 2), "las": SEEDS},
         Shown(
-            "The 2 schedulers are not distinguished with 3 seeds. Each has a mean job completion"
+            "The 2 schedulers differ by at most 2%. Each has a mean job completion"
             " time (JCT) of about 2.00 s at 0.5 jobs/s.", EVEN, "unstable",
             [("unstable", "none"), ("unstable", "none")], None,
         ),
