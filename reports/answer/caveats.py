@@ -35,7 +35,8 @@ def short_run(winner: Point, sweep: SweepRecord) -> list[str]:
     if jobs == 1 or mean_s * SETTLING_JCTS <= window_s:
         return []
     enough = math.ceil(mean_s * SETTLING_JCTS * winner.amount / 100) * 100
-    remedy = f"--programs {enough}" if enough <= 20 * jobs else "lower rates"
+    more = f"--programs {enough}, which repeats jobs if fewer fit, or "
+    remedy = f"{more if enough <= 20 * jobs else ''}lower rates"
     return [
         f"Short run: {jobs:,} jobs arrive within {seconds(window_s)} and the mean JCT is"
         f" {seconds(mean_s)}, so the queue does not settle. Saturation starts at lower rates"

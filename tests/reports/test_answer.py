@@ -322,7 +322,7 @@ def test_a_short_run_gets_a_caveat_with_the_number_of_programs_needed(tmp_path: 
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
     short = [caveat for caveat in answer_of(run).caveats if caveat.startswith("Short run")]
     assert len(short) == 1
-    assert mentions(short[0], "20 jobs", "200 s", "50.0 s", "--programs 100")
+    assert mentions(short[0], "20 jobs", "200 s", "50.0 s", "--programs 100", "repeats")
 
 
 def test_one_job_cannot_compare_schedulers(tmp_path: Path) -> None:
