@@ -185,7 +185,7 @@ def open_tables(
             **divided,
             moe_tp_size=1 if whole else gpus,
             moe_ep_size=gpus if whole else 1,
-            **{**_products(llm), **(formats or {})},
+            **{**_kv_cache(llm), **_products(llm), **(formats or {})},
         )
     _refuse_unsupported_layers(llm, what, package)
     return OperatorTables(engine, what, package), Tables(
@@ -230,6 +230,13 @@ def _whole_experts(llm: Model, gpus: int) -> bool:
     if width is None and llm.experts:
         width = llm.config.get("intermediate_size")
     return bool(blocks and width and width % (gpus * blocks[0]))
+
+
+def _kv_cache(llm: Model) -> dict[str, str]:
+    """Return the format of the KV cache. The package would assume 8 bits for weights in FP8, which
+    vLLM does only if the checkpoint says so."""
+    eight_bits = all(kind.entry_bytes == 1 for kind in llm.kinds)
+    return {"kvcache_quant_mode": "fp8" if eight_bits else "bfloat16"}
 
 
 def _products(llm: Model) -> dict[str, str]:

@@ -229,6 +229,14 @@ def test_products_with_scales_of_blocks_do_not_take_as_long_as_their_launches() 
 
 
 @pytest.mark.usefixtures("package")
+def test_a_model_in_fp8_reads_kv_of_16_bits() -> None:
+    times, _ = open_tables("h200", "qwen3-coder-30b-a3b-fp8", 1, None)
+    longer_s = times.decode_s(32, 65536) - times.decode_s(32, 8192)
+    # 32 turns x 57,344 tokens x 98,304 bytes at 4,800 GB/s take 37.6 ms
+    assert 0.0376 < longer_s < 0.0376 / 0.75
+
+
+@pytest.mark.usefixtures("package")
 def test_mistral_has_the_operators_of_llama() -> None:
     times, _ = open_tables("h100", "mistral-small", 1, None)
     # 2 FLOP x 22.9e9 parameters x 8,192 tokens at 989 TFLOP/s take 0.38 s
