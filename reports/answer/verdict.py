@@ -35,7 +35,7 @@ from reports.answer.left_out import points_left_out, so_far, valid_points
 from reports.answer.provenance import provenance as provenance_of
 from reports.loads import AGENTS
 from reports.metrics.cells import Results, ladder_in
-from reports.statistics.bootstrap import widened_by
+from reports.statistics.bootstrap import Estimate, widened_by
 from reports.statistics.capacities import VariantCapacity, some_seeds
 from reports.statistics.over_seeds import ROUNDING
 from reports.statistics.points import (
@@ -151,7 +151,7 @@ def answer(
         winner,
         base,
         possible,
-        winners=(winner.variant, *(p.variant for p in level)),
+        winners=(winner.variant, *(p.variant for p, _ in level)),
         slowest=max(lost, key=lambda p: p.without_steady.seeds if p.without_steady else 0)
         if lost
         else max(there, key=lambda p: (p.saturated, mean_s(p))),
@@ -167,23 +167,24 @@ def _versus(sweep: SweepRecord) -> Callable[[pd.DataFrame, pd.DataFrame], Compar
 
 def _ranking(
     winner: Point,
-    level: Sequence[Point],
+    level: Sequence[tuple[Point, Estimate]],
     base: Point | None,
     everyone: int,
     sweep: SweepRecord,
     is_better: str,
 ) -> Ranking:
-    """`level`: the variants that tie with the winner. `everyone`: how many were compared."""
-    best = [winner, *level]
+    """`level`: the variants that tie with the winner, and its gains over them. `everyone`: how many
+    were compared. A tie whose gains are negligible is not a lack of seeds, and says so."""
+    best, gains = [winner, *(point for point, _ in level)], [gain for _, gain in level]
     gain = None if winner.against is None else winner.against.mean
     if base is not None and base is not winner and gain is not None:
-        if _are_alike([winner, base]):
-            best = [winner, base]
+        if abs(gain.value - 1) <= NEGLIGIBLE:
+            best, gains = [winner, base], [gain]
         elif gain.value < 1 or (gain.has_interval and not gain.differs_from_one):
-            best.append(base)
+            best, gains = [*best, base], [*gains, gain]
     best.sort(key=mean_s)
     tie = f"are not distinguished with {noise.in_words(sweep)}"
-    if _are_alike(best):
+    if all(map(_is_negligible, gains)):
         tie = f"differ by at most {NEGLIGIBLE:.0%}"
     return Ranking(
         [
@@ -202,9 +203,10 @@ def _ranking(
     )
 
 
-def _are_alike(points: Sequence[Point]) -> bool:
-    times_s = [mean_s(point) for point in points]
-    return min(times_s) >= (1 - NEGLIGIBLE) * max(times_s)
+def _is_negligible(gain: Estimate) -> bool:
+    """Return whether a gain is negligible at both ends of its interval, if it has one."""
+    ends = (gain.low, gain.high) if gain.has_interval else (gain.value,)
+    return all(abs(end - 1) <= NEGLIGIBLE for end in ends)
 
 
 def _jct(point: Point) -> str:
@@ -283,10 +285,11 @@ def _tied(
     results: Results,
     versus: Callable[[pd.DataFrame, pd.DataFrame], Comparison | None],
     log_noise: float,
-) -> list[Point]:
+) -> list[tuple[Point, Estimate]]:
     """Return the variants that are not distinguished from the winner, or differ by no more than two
-    measurements of one variant, whose log ratio is `log_noise`. One seed cannot show a tie, unless
-    the results are equal: behind one router two policies can act the same."""
+    measurements of one variant, whose log ratio is `log_noise`, with the winner's gains over them.
+    One seed cannot show a tie, unless the results are equal: behind one router two policies can act
+    the same."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied = []
@@ -298,7 +301,7 @@ def _tied(
             continue
         if not gain.mean.has_interval:
             if abs(gain.mean.value - 1) <= ROUNDING:
-                tied.append(point)
+                tied.append((point, gain.mean))
         elif not widened_by(gain.mean, log_noise).differs_from_one:
-            tied.append(point)
+            tied.append((point, gain.mean))
     return tied
