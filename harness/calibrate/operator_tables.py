@@ -249,7 +249,7 @@ def _products(llm: Model) -> dict[str, str]:
     graphs in decodes. FP8 products with a single scale read as many bytes, and quantise activations
     in each step too. Latent attention was measured as a whole, with graphs, in its own format."""
     latent = "kv_lora_rank" in llm.config
-    return {"gemm_quant_mode": "fp8"} if llm.experts and _scale_blocks(llm) and not latent else {}
+    return {"gemm_quant_mode": "fp8"} if _scale_blocks(llm) and not latent else {}
 
 
 def _scale_blocks(llm: Model) -> tuple[int, int] | None:
