@@ -247,7 +247,8 @@ def variant(text: str) -> Variant:
             "--show or an offload tier; give those that it found, such as "
             f"{TUNED}(long_prefill=512), or bench sweep RUN/sweep.toml --out RUN --show CELL"
         )
-    arguments = check_arguments(policy, values, text) if values else ()
+    others = (*LIMITS, VICTIM)
+    arguments = check_arguments(policy, values, text, others) if values else ()
     tier: Tier | None = "lmcache" if base == LMCACHE else TIERS.get(suffix)
     if arguments or not ours:
         check(policy, dict(arguments), tier=tier is not None)

@@ -101,6 +101,7 @@ def headline(world: World) -> str:
     hold, fail, open_ = (
         outcomes[o] for o in (ClaimOutcome.HOLDS, ClaimOutcome.FAILS, ClaimOutcome.OPEN)
     )
+    every = Counter(finding["outcome"] for each in world.values() for finding in each["findings"])
     bounded = len(compared) - len(errors)
     more = f"; {bounded} more {'has' if bounded == 1 else 'have'} only a bound" if bounded else ""
     far = "".join(
@@ -111,7 +112,9 @@ def headline(world: World) -> str:
         f"in {len(near)} of {counted(len(errors), 'comparison')} with {counted(sources, 'source')} "
         f"(median {median(errors):.0%}){far}{more}. "
         f"{hold or 'None'} of these claims {'hold' if hold > 1 else 'holds'}, "
-        f"{fail} {'does' if fail == 1 else 'do'} not, and {open_} cannot be said."
+        f"{fail} {'does' if fail == 1 else 'do'} not, and {open_} {'is' if open_ == 1 else 'are'} "
+        f"undecided. Of all {sum(every.values())} claims below, {every[ClaimOutcome.HOLDS]} hold, "
+        f"{every[ClaimOutcome.FAILS]} do not, and {every[ClaimOutcome.OPEN]} are undecided."
     )
 
 

@@ -93,7 +93,11 @@ TURN_TIME = Group(
             *("turn_recompute_s", "Mean time to compute context that the cache had lost."),
             "As for [jobs](#where-a-jobs-time-goes).",
         ),
-        _part("turn_prefill_s", "Mean time to compute the new tokens of the prompt."),
+        _part(
+            "turn_prefill_s",
+            "Mean time to compute the new tokens of the prompt.",
+            "In virtual time with the time of the prompt in the API server, as `prefill_s`.",
+        ),
         _part(
             "turn_stalled_s",
             "Mean time of decoding while prompts of others were computed.",

@@ -57,14 +57,14 @@ def parse_arguments(text: str, label: str) -> dict[str, Value]:
 
 
 def check_arguments(
-    policy: type, given: Mapping[str, Value], label: str
+    policy: type, given: Mapping[str, Value], label: str, others: Collection[str] = ()
 ) -> tuple[tuple[str, Value], ...]:
     """Return the arguments sorted by name, converted to the types of the signature. Raise
-    InvalidPlugin."""
+    InvalidPlugin, whose message names `others` too, which are no arguments of the constructor."""
     known, takes_any = parameters(policy)
     for name in given:
         if name not in known and not takes_any:
-            raise InvalidPlugin(f"{label}: {_unknown(policy, name, known)}")
+            raise InvalidPlugin(f"{label}: {_unknown(policy, name, [*known, *others])}")
     return converted(given, known, label)
 
 

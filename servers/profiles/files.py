@@ -248,8 +248,12 @@ def notes_of_file(
 def _cpu_time(scheduling: Scheduling) -> str:
     cpu = CPU_TIME[scheduling]
     step_ms, turn_us = cpu.step_ps / 1e9, cpu.sequence_ps / 1e6
-    added = f"{step_ms:g} ms of CPU time per step, and {turn_us:g} µs per turn,"
-    return f"{added} are added ({scheduling} scheduling)"
+    request_ms, token_us = cpu.request_ps / 1e9, cpu.request_token_ps / 1e6
+    return (
+        f"{step_ms:g} ms of CPU time per step, and {turn_us:g} µs per turn, are added "
+        f"({scheduling} scheduling), and {request_ms:g} ms and {token_us:g} µs per token to each "
+        "prompt, in the API server"
+    )
 
 
 def tables_of(hardware: str, model: str) -> str | None:

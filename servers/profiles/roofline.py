@@ -125,7 +125,7 @@ def analytic_profile(
         "kv_bytes_per_token": whole.kv_bytes_per_token_on(n),
         "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n * len(shares),
         "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
-        "graph_tokens": captured(max_num_seqs)[-1],
+        "graph_tokens": max(captured(max_num_seqs), default=0),
         **_step_ps(gpu, llm, n, ranks),
     }
     profile = profile_of(fields | _experts_ps(gpu, llm, n, fields["token_ps"]))

@@ -93,7 +93,8 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     load_s: Seconds | None = None
     """From the start of a reload until the turn runs. Null if not reported live."""
     prefill_s: Seconds | None = None
-    """Computing the prompt. Null if not reported."""
+    """Computing the prompt; in virtual time with its time in the API server. Null if not
+    reported."""
     decode_queue_s: Seconds | UnsetType = UNSET
     """From the end of the prompt until the transfer of its KV begins. Only with
     `--disaggregate`."""

@@ -42,6 +42,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             r"--baseline continuum\(k=4\): not among the policies .* did you mean continuum\(k=3\)",
         ),
         ("--policies fcfs,fcfs", "fcfs is given twice"),
+        ("--slo mean<=2x --slo p95<=300s", "--slo is given twice; give all limits in one"),
         (
             "--policies my.module:Nothing",
             "my.module:Nothing: the import failed with Mod",

@@ -258,8 +258,9 @@ def test_arguments_reach_the_policy() -> None:
         ("static-ttl(window=0)", "window must be at least 1, not 0"),
         ("continuum-v1(delta=1)", "delta between 0 and 1"),
         ("autellix(beta=0)", "quanta_s and beta must be above 0"),
-        ("fcfs(k=1)", "k is not an argument of fcfs, which takes none; remove it"),
-        ("fcfs(speculate='ngram:3')", "speculate is not an argument of fcfs, which takes none"),
+        ("fcfs(k=1)", "k is not an argument of fcfs (known: long_prefill, "),
+        ("fcfs(long_prefil=512)", "not an argument of fcfs; did you mean long_prefill? (known: "),
+        ("fcfs(speculate='ngram:3')", "speculate is not an argument of fcfs (known: long_prefill"),
         ("infercept(reclaim_when=never)", "must be overdue or stuck or pressure, not never"),
     ],
 )

@@ -57,7 +57,9 @@ def test_the_headline_has_the_largest_error_of_capacities_and_their_median(tmp_p
         TWO: [finding(12, [11, 16]), finding(20, [10], is_capacity=False)],
     }
     error = "25%", "3 comparisons", "2 sources", "median 10%"
-    claims = "1 of these claims holds, 1 does not, and 1 cannot"
+    claims = (
+        "1 of these claims holds, 1 does not, and 1 is undecided, Of all 4 claims below, 2 hold"
+    )
     assert mentions(headline(world_of(tmp_path, found)), *error, *claims.split(", "))
 
 
@@ -65,7 +67,7 @@ def test_a_prediction_that_arms_only_bound_is_counted_without_an_error(tmp_path:
     bounded = finding(32, [11, 16], "does not hold", bounds="more than 32, the last arm")
     world = world_of(tmp_path, {ONE: [finding(18, [11, 16], "does not hold"), bounded]})
     error = "12%", "1 comparison", "1 source", "median 12%", "1 more has only a bound"
-    assert mentions(headline(world), *error, "None of these claims", "2 do not", "0 cannot")
+    assert mentions(headline(world), *error, "None of these claims", "2 do not", "0 are undecided")
     assert [row[4] for row in rows(world)] == ["+12%", "–"]
 
 
