@@ -56,7 +56,7 @@ COMPLETIONS = {
     "model": _complete(lambda: load_path("servers.profiles:MODELS")),
     "agent": _complete(lambda: load_path("harness.load.agent_plan:AGENTS").names()),
 }
-ONCE = {"background": "a sweep has one", "slo": "give all limits in one, with commas"}
+ONCE = {"background": "a sweep has one; remove one", "slo": "give all limits in one, with commas"}
 """Options that are refused if they are given twice, where the first would be ignored otherwise."""
 FILE_HELP = (
     "Settings of a sweep, like the sweep.toml of a run folder; other options override them. Or "

@@ -39,6 +39,7 @@ PLAIN = replace(
     token_ps=10**6,
     sequence_ps=0,
     context_ps=10**4,
+    graph_tokens=0,
     pair_ps=10,
 )
 """2 ms per step, 1 µs per token, 10 ns per token of context, and 10 ps per pair of tokens."""
