@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import get_type_hints
 
 from servers.basics.errors import InvalidInput
 from servers.speculation import Speculation, parse_speculation
@@ -74,6 +75,10 @@ class Headroom:
             return step_tokens
         share = step_tokens // turns if self.long_prefill_adaptive else 0
         return max(self.long_prefill, share)
+
+
+HEADROOM = tuple(get_type_hints(Headroom))
+"""The names of these settings."""
 
 
 @dataclass(frozen=True, slots=True)

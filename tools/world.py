@@ -98,10 +98,8 @@ def headline(world: World) -> str:
     near = [off for off in errors if off < FAR]
     sources = len({name for name, _ in compared})
     outcomes = Counter(each["outcome"] for _, each in compared)
-    hold, fail, open_ = (
-        outcomes[o] for o in (ClaimOutcome.HOLDS, ClaimOutcome.FAILS, ClaimOutcome.OPEN)
-    )
     every = Counter(finding["outcome"] for each in world.values() for finding in each["findings"])
+    hold = outcomes[ClaimOutcome.HOLDS]
     bounded = len(compared) - len(errors)
     more = f"; {bounded} more {'has' if bounded == 1 else 'have'} only a bound" if bounded else ""
     far = "".join(
@@ -111,10 +109,16 @@ def headline(world: World) -> str:
         f"Predicted capacity was within {max(near):.0%} of the nearest number that others measured "
         f"in {len(near)} of {counted(len(errors), 'comparison')} with {counted(sources, 'source')} "
         f"(median {median(errors):.0%}){far}{more}. "
-        f"{hold or 'None'} of these claims {'hold' if hold > 1 else 'holds'}, "
+        f"{hold or 'None'} of these claims {'hold' if hold > 1 else 'holds'}, {_others(outcomes)} "
+        f"Of all {every.total()} claims below, {every[ClaimOutcome.HOLDS]} hold, {_others(every)}"
+    )
+
+
+def _others(outcomes: Counter[str]) -> str:
+    fail, open_ = outcomes[ClaimOutcome.FAILS], outcomes[ClaimOutcome.OPEN]
+    return (
         f"{fail} {'does' if fail == 1 else 'do'} not, and {open_} {'is' if open_ == 1 else 'are'} "
-        f"undecided. Of all {sum(every.values())} claims below, {every[ClaimOutcome.HOLDS]} hold, "
-        f"{every[ClaimOutcome.FAILS]} do not, and {every[ClaimOutcome.OPEN]} are undecided."
+        "undecided."
     )
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, get_type_hints
+from typing import Protocol
 
 from harness.cells.job import Job
 from harness.load.option import option_name, settings_of, values_of
 from harness.load.settings import DISAGGREGATION, Machine, Server, SweepSettings
 from harness.load.workload import Longest
-from servers.admission import OTHER_SCHEDULER, Headroom
+from servers.admission import HEADROOM, OTHER_SCHEDULER
 from servers.basics.errors import InvalidInput
 from servers.basics.registry import Registry, load_path
 from servers.disaggregation import engines_of, parse_splits
@@ -208,7 +208,7 @@ OWN_SCHEDULING = {
 """Why live engines refuse `--scheduling` and `--speculate`."""
 
 
-NO_HEADROOM = dict.fromkeys(get_type_hints(Headroom), f", {OTHER_SCHEDULER}")
+OF_VLLM = dict.fromkeys(HEADROOM, f", {OTHER_SCHEDULER}")
 """Why engines without vLLM's scheduler refuse its settings."""
 
 

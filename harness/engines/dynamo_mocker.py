@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import NO_HEADROOM, OWN_SCHEDULING, EngineKind, Resolved, engine_count
+from harness.engines.base import OF_VLLM, OWN_SCHEDULING, EngineKind, Resolved, engine_count
 from harness.engines.foreign_router import find_routers
 from harness.engines.live_engine import LiveEngine
 from harness.engines.sim import OfSimMachine, SimEngine, resolve_profile, sim_engine
@@ -191,7 +191,7 @@ DYNAMO_MOCKER: EngineKind = EngineKind(
     ),
     refuses={
         **OWN_SCHEDULING,
-        **NO_HEADROOM,
+        **OF_VLLM,
         "admission": ", whose workers have a rule of their own; remove it",
     },
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import NO_HEADROOM, OWN_SCHEDULING, EngineKind, Resolved, with_routers
+from harness.engines.base import OF_VLLM, OWN_SCHEDULING, EngineKind, Resolved, with_routers
 from harness.engines.foreign_router import behind_router, find_routers
 from harness.engines.live_engine import LiveEngine
 from harness.engines.warm_up import send_prompts
@@ -195,7 +195,7 @@ SGLANG: EngineKind = EngineKind(
     ),
     refuses={
         **OWN_SCHEDULING,
-        **NO_HEADROOM,
+        **OF_VLLM,
         "admission": ", which has its own rule; remove it",
     },
 )

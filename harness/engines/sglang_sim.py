@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import structs
 
 from harness.cells.job import Job
-from harness.engines.base import NO_HEADROOM, EngineKind, Resolved, split_supported
+from harness.engines.base import OF_VLLM, EngineKind, Resolved, split_supported
 from harness.engines.sim import SimEngine, resolve_profile, sim_engine
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import SweepSettings
@@ -84,7 +84,7 @@ def check_memory(profile: Profile, engine: str) -> None:
 
 
 REFUSED = {
-    **NO_HEADROOM,
+    **OF_VLLM,
     "speculate": ", which has no drafts in virtual time; remove it, or use --engine sim",
     "admission": ", which has its own rule; remove it",
 }

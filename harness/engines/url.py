@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cells.job import Job
-from harness.engines.base import NO_HEADROOM, OWN_SCHEDULING, EngineKind, Resolved
+from harness.engines.base import OF_VLLM, OWN_SCHEDULING, EngineKind, Resolved
 from harness.engines.live_engine import LiveEngine
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
@@ -225,7 +225,7 @@ def url_kind(url: str) -> EngineKind:
         refuses={
             **OWN_SCHEDULING,
             **dict.fromkeys(("replicas", "router"), several),
-            **dict.fromkeys(("admission", *NO_HEADROOM), own.format("rule")),
+            **dict.fromkeys(("admission", *OF_VLLM), own.format("rule")),
             "kv_cache_dtype": own.format("format"),
         },
         is_remote=True,

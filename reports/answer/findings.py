@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import get_type_hints
 
 import pandas as pd
 
@@ -18,7 +17,7 @@ from reports.loads import AGENTS
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity, from_seeds
 from reports.statistics.points import Comparison, Point
-from servers.admission import Headroom
+from servers.admission import HEADROOM
 from servers.basics.phrasing import listed, seconds, share, times
 from servers.policies.base import UNLIMITED_KV
 from servers.policies.fcfs import Fcfs
@@ -45,7 +44,7 @@ def untuned(sweep: SweepRecord) -> list[str]:
     others = [v for v in sweep.variants if not v.reference and v.name != sweep.baseline]
     of_vllm = sweep.virtual_time is not None and sweep.limits.admission is not None
     is_stock = sweep.baseline.partition("@")[0] == Fcfs.name
-    has_headroom = any(getattr(sweep.limits, setting) for setting in get_type_hints(Headroom))
+    has_headroom = any(getattr(sweep.limits, setting) for setting in HEADROOM)
     if not (of_vllm and is_stock and others) or has_headroom:
         return []
     if any(v.offload is None and _has_settings(v.name) for v in others):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS
 from servers.basics.errors import DoesNotFit, InvalidInput
-from servers.profiles.cpu_time import CPU_TIME, Scheduling, StepTimes, with_cpu_time
+from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling, StepTimes, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_budget import gpus_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
@@ -220,7 +220,7 @@ def notes_for(
                 f"{llm.name} has the shape of {listed}, whose operator tables give its step times",
             )
         kv = [TABLES_OF_16_BITS] if kv_cache_dtype == KvCacheDtype.FP8 else []
-        return (first, _cpu_time(scheduling), *kv, *others, *caveats)
+        return (first, _cpu_time(CPU_TIME[scheduling], scheduling), *kv, *others, *caveats)
     if kv_cache_dtype == KvCacheDtype.FP8:
         caveats = (caveats[0], ANALYTIC_FP8, *caveats[1:])
     if step_times == StepTimes.TABLES:
@@ -241,12 +241,11 @@ def notes_of_file(
 ) -> tuple[str, ...]:
     """Return the same as `notes_for`, for a file of `bench profile` and its profile."""
     first, *others = measured.all_notes()
-    from_tables = profile.provenance == "operator-table"
-    return (first, *([_cpu_time(scheduling)] if from_tables else []), *others)
+    added = _cpu_time(measured.cpu_time(scheduling), scheduling)
+    return (first, *([added] if profile.provenance == "operator-table" else []), *others)
 
 
-def _cpu_time(scheduling: Scheduling) -> str:
-    cpu = CPU_TIME[scheduling]
+def _cpu_time(cpu: CpuTime, scheduling: Scheduling) -> str:
     step_ms, turn_us = cpu.step_ps / 1e9, cpu.sequence_ps / 1e6
     request_ms, token_us = cpu.request_ps / 1e9, cpu.request_token_ps / 1e6
     return (

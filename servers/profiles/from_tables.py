@@ -37,8 +37,8 @@ KNOTS = tuple(2**k for k in range(14))
 """Tokens of a step between which the time of the matrix products is linear: 1 to 8,192. The experts
 that a step reads grow with each of its first tokens."""
 RISES_FROM = KNOTS.index(64)
-"""From this knot on, a step with more tokens takes no less time. Below it the time may fall: tables
-of FP8 experts have batches of one turn that are slower than batches of eight."""
+"""From this knot on, a step with more tokens takes no less time. Below it the time may fall: some
+tables of FP8 products have batches of one turn that are slower than batches of eight."""
 OTHERS = ("token_ps", "decode_ps", "prefill_ps", "mean_context_ps", "context_ps", "pair_ps")
 """Coefficients besides those of the knots, in the order of `TableStep.terms`."""
 

@@ -6,9 +6,9 @@ do not run inside SGLang. The classes only name and describe variants, since SGL
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_type_hints
+from typing import ClassVar, Literal
 
-from servers.admission import OTHER_SCHEDULER, Headroom
+from servers.admission import HEADROOM, OTHER_SCHEDULER
 from servers.basics.errors import InvalidVariant, refuse_twice
 from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Policy
@@ -146,7 +146,7 @@ def _variant(text: str) -> Variant:
             f"{other}"
         )
     given = parse_arguments(form[2] or "", text)
-    if of_vllm := [name for name in get_type_hints(Headroom) if name in given]:
+    if of_vllm := [name for name in HEADROOM if name in given]:
         raise InvalidVariant(
             f"--policies {text}: {of_vllm[0]}: not supported by SGLang, {OTHER_SCHEDULER}"
         )

@@ -21,7 +21,14 @@ from harness.calibrate.operator_tables import (
 )
 from servers.basics.errors import InvalidInput, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
-from servers.profiles.files import measured_for, profile_for, read_measured
+from servers.profiles.cpu_time import CpuTime
+from servers.profiles.files import (
+    measured_for,
+    notes_of_file,
+    profile_for,
+    profile_of_file,
+    read_measured,
+)
 from servers.profiles.from_tables import FromTables, Tables
 from servers.profiles.kv_budget import gpus_for
 from servers.profiles.layout import Layout
@@ -226,6 +233,17 @@ def test_products_with_scales_of_blocks_do_not_take_as_long_as_their_launches() 
     # head of 622 MB in 16 bits: 3.3 GB at 4.8 TB/s. The two products of attention in each layer
     # would take 55 µs each to launch.
     assert 0.7e-3 < times.decode_s(1, 128) < 2 * 48 * 55e-6
+
+
+def test_a_file_with_its_own_cpu_time_states_that() -> None:
+    cpu = CpuTime(300_000_000, 0, 0, 0, request_ps=10**9, request_token_ps=700_000)
+    file = made().model_copy(update={"cpu": cpu})
+    profile = profile_of_file(file)
+    assert (profile.base_ps, profile.request_token_ps) == (300_000_000, 700_000)
+    _, added, *_ = notes_of_file(file, profile)
+    assert mentions(
+        added, "0.3 ms of CPU time per step", "0 µs per turn", "1 ms and 0.7 µs per token"
+    )
 
 
 @pytest.mark.usefixtures("package")
